@@ -2,6 +2,7 @@
 #pragma once
 
 #include "attn/mask_summary.h"
+#include "cap_polynomial.h"
 #include "config.h"
 #include "tile_order.h"
 
@@ -104,6 +105,7 @@ struct Sm90ForwardParams {
   TileOrder tile_order;
   float scale_log2;      // scale_log2 of ScoreOptions, unless it is log2(e)
   float fixed_max;       // with kFixedMax: the row_max of all rows
+  CapPolynomial cap;     // likewise
   TensorMap bias;        // [keys, queries, heads, batch], as q; valid with kTmaBias
   KeySplits splits;      // with kSplitKeys
   TileList list;         // with kTileList

@@ -13,10 +13,20 @@ CUDA_FAULTS = {
         Fault("tanh off by 5e-6", "-5.20723732e-03f", "-5.207e-03f", "cuda_softcap_test"),
         Fault("tanh of large scores by the polynomial", "return fabs(x) < 2.0f ? inside : beyond;",
               "return fabs(x) < 2.5f ? inside : beyond;", "cuda_softcap_test"),
+        Fault("the polynomial in dot products serves beyond its range", "return fabs(x) < cap.limit ? inside : beyond;",
+              "return fabs(x) < 1.1f * cap.limit ? inside : beyond;", "cuda_softcap_test"),
         Fault("tanh of softcap has the wrong argument", "2 * kLog2e / kTanhArgument", "kLog2e / kTanhArgument",
               "cuda_softcap_test"),
     ],
 
+    "kernels/cap_polynomial.h": [
+        Fault("a coefficient of softcap is off by 1e-5", "0.99999571,", "0.99998571,", "cuda_softcap_test"),
+        Fault("coefficients of softcap underflow", "return fits ? p : CapPolynomial{};", "return p;", "cuda_softcap_test"),
+    ],
+    "kernels/sm90/consumer.h": [
+        Fault("a warp takes the polynomial for scores beyond its range", "largest_magnitude(s) >= cap.limit",
+              "largest_magnitude(s) < 0", FORWARD),
+    ],
     "kernels/attn/score.h": [
         Fault("ALiBi is aligned with the first keys in backward", "i + sequence.shift - j", "i - j", "mask_kernel_test"),
         Fault("all queries have the bias of the first", "bias_offset + i * a.bias", "bias_offset + (i & 0) * a.bias",
@@ -27,6 +37,8 @@ CUDA_FAULTS = {
               "mask_kernel_test"),
     ],
     "kernels/attn/tile_scores.h": [
+        Fault("ALiBi is linear where the diagonal crosses a tile", "first_distance < 8 * kTiles - 7", "first_distance < 0",
+              FORWARD),
         Fault("linear ALiBi has the offset of the first row", "first_distance + 8 * r - (kLeft", "first_distance - (kLeft",
               "cuda_scores_test"),
     ],
@@ -61,6 +73,8 @@ CUDA_FAULTS = {
     "src/cuda/families/sm90_forward_tiles.cpp": [
         Fault("equal tiles fill parts of rounds", "if (!causal) return tile_q * std::ceil(rounds);",
               "if (!causal) return tile_q * rounds;", "cuda_splits_test"),
+        Fault("masks of 64 columns take the maximum of every key tile", "c.options == kMaskTensor);",
+              "c.options == kMaskTensor && c.dim_qk > kPanelColumns);", "cuda_plans_test"),
         Fault("measured tiles serve other sets of options", "t.options != c.options || ", "", "tuned_test"),
         Fault("tiles measured without a mask serve causal calls", "t.causal != causal ||", "(t.causal != causal && false) ||",
               "tuned_test"),
@@ -240,6 +254,8 @@ CUDA_FAULTS = {
         Fault("dBias is the gradient in front of softcap", "if constexpr (kOfBias) pair.slope = 1;", "", DBIAS),
     ],
     "src/cuda/families/sm90_forward.cpp": [
+        Fault("softcap has a fixed reference without a polynomial", "cap_polynomial(p.scale, p.softcap).limit > 0;", "true;",
+              FORWARD),
         Fault("a tuned choice decides what an option needs",
               "(wanted.schedule & ~kOptionSchedule) | (c.schedule & kOptionSchedule)", "wanted.schedule", "tuned_test"),
     ],

@@ -238,15 +238,15 @@ struct FixedMaxSoftmax : Softmax<Real, 1> {
   __device__ FixedMaxSoftmax(Real scale_log2, Real fixed_max) : Base(scale_log2), shift(-fixed_max * scale_log2) {
     this->row_max[0] = this->row_max[1] = fixed_max;
   }
-  // Replaces x by the exponential of score(x), 8 columns at a time.
-  template <int kTiles, class Score>
-  __device__ __forceinline__ void exponentiate(Accumulator<Real> (&s)[1][kTiles], Score&& score) {
+  // Replaces x by 2^exponent(x), 8 columns at a time. Exponents include the shift.
+  template <int kTiles, class Exponent>
+  __device__ __forceinline__ void exponentiate(Accumulator<Real> (&s)[1][kTiles], Exponent&& exponent) {
     Real sum[4] = {};
 #pragma unroll
     for (int n = 0; n < kTiles; ++n)
 #pragma unroll
       for (int x = 0; x < 4; ++x) {
-        const Real p = exp2_of(multiply_add(score(s[0][n].x[x]), this->scale_log2, shift));
+        const Real p = exp2_of(exponent(s[0][n].x[x]));
         s[0][n].x[x] = p;
         sum[x] = n == 0 ? p : sum[x] + p;
       }

@@ -65,6 +65,15 @@ __device__ __forceinline__ bool to_arguments(Accumulator<float> (&s)[kRowTiles][
   return !__any_sync(0xffffffffu, (bits & kBeyondTanhRange) != 0);
 }
 
+// Of a lane. A NaN loses.
+template <int kTiles>
+__device__ __forceinline__ float largest_magnitude(const Accumulator<float> (&s)[1][kTiles]) {
+  float largest[4] = {};
+#pragma unroll
+  for (int n = 0; n < 4 * kTiles; ++n) largest[n % 4] = larger(largest[n % 4], fabs(s[0][n / 4].x[n % 4]));
+  return larger(larger(largest[0], largest[1]), larger(largest[2], largest[3]));
+}
+
 // Replaces dot products by tanh. Skips the exponentials if the warp needs none.
 template <class Options, class Real, int kRowTiles, int kTiles>
 __device__ __forceinline__ void apply_softcap(Accumulator<Real> (&s)[kRowTiles][kTiles], const Options& options) {
@@ -152,6 +161,16 @@ __device__ __forceinline__ void add_terms(Accumulator<Real> (&s)[kRowTiles][kTil
       }
     }
   }
+}
+
+// Whether all columns of a tile are on one side of the diagonal, or on it, for both rows of every lane of the warp.
+// first_distance: of the lane's first row from its first column.
+template <int kTiles>
+__device__ __forceinline__ bool is_left_of_diagonal(int first_distance) {
+  return !__any_sync(0xffffffffu, first_distance < 8 * kTiles - 7);
+}
+__device__ __forceinline__ bool is_right_of_diagonal(int first_distance) {
+  return !__any_sync(0xffffffffu, first_distance > -8);
 }
 
 // Subtracts ALiBi from a tile on one side of the diagonal, where a penalty is linear in the column: its multiple of the

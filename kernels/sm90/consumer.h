@@ -82,6 +82,7 @@ struct Consumer {
   int group;  // index of the consumer warpgroup
   TileScheduler scheduler;
   Ring<C.stages> keys, values, terms;
+  int distance = 0;  // with ALiBi: of the lane's first row of the query tile from its first column of key tile 0
 
   __device__ Consumer(const Sm90ForwardParams& p, const Pipeline<C>& pipeline, int group)
       : p(p), a(p.forward.attention), pipeline(pipeline), group(group) {}
@@ -145,29 +146,34 @@ struct Consumer {
     else return KeepAll{};
   }
   // Softcap and exponentials in one pass: exponentials of some scores overlap with the arithmetic of others. Tiles with
-  // masked pairs, which are few, are masked in between.
+  // masked pairs, which are few, are masked in between. A warp whose dot products are all in the polynomial's range
+  // needs nothing else.
   template <bool kApplyMask>
-  __device__ __forceinline__ void exponentiate_softcapped(const ScoreCoord& coord, const Options& options,
-                                                          RowSoftmax& softmax, Scores& s, int first) const {
+  __device__ __forceinline__ void exponentiate_softcapped(const ScoreCoord& coord, RowSoftmax& softmax, Scores& s,
+                                                          int first) const {
+    const CapPolynomial& cap = p.cap;
+    const float shift = softmax.shift, top = softmax.scale_log2 + shift;
+    const auto exponent = [&](float x) { return cap_exponent(x, cap, top, shift); };
     if constexpr (kApplyMask) {
-      modify_and_mask<true, kWarpgroupRows>(s, a, coord.sequence, options, coord.lane, coord.q_first, first);
+#pragma unroll
+      for (int n = 0; n < 4 * kScoreTiles; ++n) s[0][n / 4].x[n % 4] = exponent(s[0][n / 4].x[n % 4]);
+      hide(s, PositionMask<kWarpgroupRows, C.tile_k>(a, coord.sequence, coord.q_first, first, coord.lane.row,
+                                                     coord.lane.column));
       softmax.exponentiate(s, [](float x) { return x; });
-    } else if (to_arguments(s, options)) {
-      softmax.exponentiate(s, [](float x) { return tanh_in_range(x); });
+    } else if (!__any_sync(0xffffffffu, largest_magnitude(s) >= cap.limit)) {
+      softmax.exponentiate(s, [&](float x) { return cap_exponent_in_range(x, cap, shift); });
     } else {
-      softmax.exponentiate(s, [](float x) { return tanh_of_argument(x); });
+      softmax.exponentiate(s, exponent);
     }
   }
   // ALiBi in a full tile. Right of the diagonal, and where the tile crosses it, only without a causal mask.
   static constexpr bool has_linear_alibi(bool applies_mask) { return !applies_mask && Options::kFoldsAlibi; }
-  __device__ __forceinline__ RowOffset<float> add_alibi(const ScoreCoord& coord, const Options& options, Scores& s,
-                                                        int first) const {
-    const int tile_distance = coord.q_first + static_cast<int>(coord.sequence.shift) - first;
-    const int distance = tile_distance + coord.lane.row - coord.lane.column;
+  __device__ __forceinline__ RowOffset<float> add_alibi(const Options& options, Scores& s, int first) const {
+    const int from_first = distance - first;
     RowOffset<float> offset{};
-    if (tile_distance >= C.tile_k - 1) add_linear_penalties<true>(s, options, distance, offset.of_row);
-    else if (tile_distance <= 1 - kWarpgroupRows) add_linear_penalties<false>(s, options, distance, offset.of_row);
-    else add_terms<false, kWarpgroupRows>(s, options, GlobalTerms<Options>{options, 0, 0}, {}, distance);
+    if (is_left_of_diagonal<kScoreTiles>(from_first)) add_linear_penalties<true>(s, options, from_first, offset.of_row);
+    else if (is_right_of_diagonal(from_first)) add_linear_penalties<false>(s, options, from_first, offset.of_row);
+    else add_terms<false, kWarpgroupRows>(s, options, GlobalTerms<Options>{options, 0, 0}, {}, from_first);
     return offset;
   }
   // Options and masks. Returns what scores lack to be comparable with those of other tiles.
@@ -177,7 +183,7 @@ struct Consumer {
     const int first = step.tile * C.tile_k;
     if constexpr (has_linear_alibi(kApplyMask)) {
       if constexpr (Options::kHasSoftcap) apply_softcap(s, options);
-      return add_alibi(coord, options, s, first);
+      return add_alibi(options, s, first);
     } else {
       constexpr bool kByPosition = kApplyMask && !kReadsMask;
       if constexpr (has_term_tiles(C)) {
@@ -227,7 +233,7 @@ struct Consumer {
                                                Scores& s, const Step& step, float (&correction)[2]) {
     bool rescales = false;
     if constexpr (kHasFixedMax) {
-      exponentiate_softcapped<kApplyMask>(coord, options, softmax, s, step.tile * C.tile_k);
+      exponentiate_softcapped<kApplyMask>(coord, softmax, s, step.tile * C.tile_k);
     } else {
       const auto offset = to_scores<kApplyMask>(coord, options, s, step);
       rescales = softmax.update_max(
@@ -238,14 +244,19 @@ struct Consumer {
     return rescales;
   }
 
-  // Coordinates for a step. ALiBi and dropout need them in every tile, so they are read while the scores are computed.
-  static constexpr bool coordinates_are_early() { return kKeepsScores && (Options::kHasAlibi || Options::kHasDropout); }
+  // Coordinates for a step. Where ALiBi or dropout needs them, they are read while the scores are computed.
+  static constexpr bool coordinates_are_early(bool applies_mask) {
+    const bool alibi_needs = Options::kHasAlibi && !has_linear_alibi(applies_mask);
+    return kKeepsScores && (alibi_needs || Options::kHasDropout);
+  }
+  template <bool kApplyMask>
   __device__ __forceinline__ static auto coordinates(const TileInfo& info) {
-    if constexpr (coordinates_are_early()) return ReadCoord(info);
+    if constexpr (coordinates_are_early(kApplyMask)) return ReadCoord(info);
     else return LateCoord(info);
   }
+  template <bool kApplyMask>
   __device__ __forceinline__ void wait_scores() const {
-    if constexpr (coordinates_are_early()) {
+    if constexpr (coordinates_are_early(kApplyMask)) {
       do wgmma_wait<1>();  // as in wait_after_softmax
       while (a.group == 0);
     } else {
@@ -277,8 +288,8 @@ struct Consumer {
       Turn::pass(group);
       Step step(tile - 1, pipeline, keys.stage, kApplyMask || has_options());
       if constexpr (kApplyMask) step.load(a, info, group);
-      const auto coord = coordinates(info);
-      wait_scores();
+      const auto coord = coordinates<kApplyMask>(info);
+      wait_scores<kApplyMask>();
       fence_operands(s);
       release_keys();
       if (ends && tile - 1 == last) release_queries();
@@ -312,6 +323,8 @@ struct Consumer {
     issue_wgmma_ss<WarpgroupProduct<E, kKeys, false>, C.dim_qk>(s[0], rematerialize(pipeline.q(group, scheduler.round)),
                                                                 0, pipeline.k(keys.stage));
     const ScoreCoord coord(info);
+    if constexpr (Options::kFoldsAlibi)
+      distance = coord.q_first + static_cast<int>(coord.sequence.shift) + coord.lane.row - coord.lane.column;
     wgmma_wait<0>();
     fence_operands(s);
     Turn::pass(group);
@@ -411,7 +424,7 @@ struct Consumer {
     const int thread = new_thread_id() % kWarpgroupThreads, barrier = Pipeline<C>::kStoreBarrier + group;
     if (thread == 0) tma_store_wait_read();
     named_barrier_sync(barrier, kWarpgroupThreads);
-    rows.template to_shared<kFirst, kEnd>(staging, thread / 32 * 16);
+    rows.template to_shared<kFirst, kEnd>(staging, thread);
     async_proxy_fence();
     named_barrier_sync(barrier, kWarpgroupThreads);
     if (thread == 0) {

@@ -90,10 +90,10 @@ struct RowStore {
         if (column < dim) store_element<E>(data, element, offset + column, value(r, n, e));
       }
   }
-  // Writes columns [8 kFirst, 8 kEnd) to a tile of 64 rows; this warp has 16 of them from `first` on.
+  // Writes columns [8 kFirst, 8 kEnd) to a tile of 64 rows, 16 of each warp. thread: within the warpgroup, read anew.
   template <int kFirst, int kEnd, class Tile>
-  __device__ __forceinline__ void to_shared(const Tile& tile, int first) const {
-    const int row = first + lane_id() % 16, column = lane_id() / 16 * 8;
+  __device__ __forceinline__ void to_shared(const Tile& tile, int thread) const {
+    const int row = thread / 32 * 16 + thread % 16, column = thread % 32 / 16 * 8;
 #pragma unroll
     for (int n = kFirst; n < kEnd; n += 2) {
       const unsigned word[4] = {pack<E>(value(0, n, 0), value(0, n, 1)), pack<E>(value(1, n, 0), value(1, n, 1)),

@@ -91,10 +91,14 @@ void add_hopper_forward(std::vector<Launch>& launches, const Arch& arch) {
   // The options that need most registers in each kind of tile: arithmetic alone, dropout, a bias in shared memory, a
   // mask tensor, all of them, and elements loaded by consumers.
   add_forward({.options = kArithmetic, .causal = true, .len_q = 2048, .len_k = 2048});
-  for (const int64_t dim : {64, 128})
+  for (const int64_t dim : {64, 128}) {
+    add_forward({.dim_qk = dim, .dim_v = dim, .options = kSoftcap});
     add_forward({.dim_qk = dim, .dim_v = dim, .options = kAlibi, .len_q = 3072, .len_k = 3072});
+  }
   for (const int options : {kArithmetic | kDropout, kArithmetic | kBias, kArithmetic | kMaskTensor})
     add_forward({.options = options});
+  add_forward({.dim_qk = 64, .dim_v = 64, .options = kMaskTensor});
+  add_forward({.options = kAlibi, .causal = true, .len_q = 4096, .len_k = 4096});
   add_forward({.dtype = DType::f16, .dim_qk = 256, .dim_v = 256, .options = kMany});
   add_forward({.options = kMany, .len_k = 2050});
   if (!thorough) return;

@@ -20,7 +20,8 @@ std::vector<Typical> problems() {
   for (const DType type : {DType::bf16, DType::f32, DType::f64})
     for (const int64_t dim : {64, 128, 256}) all.push_back({.dtype = type, .dim_qk = dim, .dim_v = dim});
   for (const int options : {int{kBias}, int{kDropout}, kAllOptions & ~kScaleFirst}) all.push_back({.options = options});
-  for (const int64_t dim : {64, 128}) all.push_back({.dim_qk = dim, .dim_v = dim, .options = kAlibi});
+  for (const int options : {kAlibi, kMaskTensor})
+    for (const int64_t dim : {64, 128}) all.push_back({.dim_qk = dim, .dim_v = dim, .options = options});
   all.push_back({.options = kScaleFirst});
   all.push_back({.dtype = DType::f16, .causal = true, .heads_k = 2});
   all.push_back({.dim_qk = 192, .dim_v = 128, .sink = true});

@@ -133,11 +133,29 @@ TEST_F(FakeForward, OptionsOfRowsThatOutgrowTheirFirstTileEqualTheOracle) {
     }
 }
 
-TEST_F(FakeForward, ARowDoesNotDependOnOthersThatOutgrowTheirFirstTile) {
+// Small scores take the polynomial of softcap, those of a large scale or a small cap its exponential.
+TEST_F(FakeForward, SoftcapWithAFixedReferenceEqualsTheOracle) {
+  for (const double softcap : {0.5, 3.0, 20.0, 50.0})
+    for (const bool causal : {false, true})
+      for (const check::Flavour flavour : {check::Flavour::normal, check::Flavour::large_logits}) {
+        check::Case c = few_queries(1, 1, 70, 400);
+        c.softcap = softcap, c.causal = causal, c.flavour = flavour, c.sink = causal, c.live_nan = softcap == 3;
+        check(c, 1);
+      }
+  check::Case tiny = few_queries(1, 1, 70, 400);  // no polynomial
+  tiny.softcap = 20, tiny.scale = 1e-12;
+  check(tiny, 1);
+}
+
+// Enlarges all rows, and one of them far more. softcap: 0, or one that bounds scores to those of a fixed reference.
+class FakeForwardOfOneRow : public FakeForward, public ::testing::WithParamInterface<double> {};
+TEST_P(FakeForwardOfOneRow, DoesNotDependOnOthersThatAreLarge) {
   constexpr int64_t kQueries = 70, kDim = 64;
   constexpr size_t kHostile = 6, kBytes = 2 * kDim;
   const Stream stream;
-  DeviceProblem p(dense({.len_q = kQueries, .len_k = 400, .dim = kDim, .dim_v = kDim, .dtype = DType::bf16}), stream);
+  Inputs inputs = dense({.len_q = kQueries, .len_k = 400, .dim = kDim, .dim_v = kDim, .dtype = DType::bf16});
+  inputs.attention.softcap = GetParam();
+  DeviceProblem p(inputs, stream);
   p.take_workspace();
   const auto run = [&] {
     running = {};
@@ -157,13 +175,14 @@ TEST_F(FakeForward, ARowDoesNotDependOnOthersThatOutgrowTheirFirstTile) {
     }
     p.q.memory.write(q.data(), q.size());
   };
-  multiply_q(0, kQueries * kBytes, 4);  // all rows grow, but not by 2^40
+  if (GetParam() == 0) multiply_q(0, kQueries * kBytes, 4);  // all rows grow, but not by 2^40
   const std::vector<std::byte> before = run();
   multiply_q(kHostile * kBytes, (kHostile + 1) * kBytes, 7);
   const std::vector<std::byte> after = run();
   for (size_t i = 0; i < kQueries; ++i)
     EXPECT_EQ(std::equal(&before[i * kBytes], &before[i * kBytes] + kBytes, &after[i * kBytes]), i != kHostile) << i;
 }
+INSTANTIATE_TEST_SUITE_P(Softcap, FakeForwardOfOneRow, ::testing::Values(0.0, 30.0));
 
 TEST_F(FakeForward, PackedHeadsEqualTheOracle) {
   const auto check_packed = [](const check::Case& c) {
@@ -232,7 +251,7 @@ TEST_F(FakeForward, TilesThatAMaskShowsOfHeadSize128EqualTheOracle) {
 // Tiles that begin where the mask suggests, taken from a list: of 64 queries, and of the next 128. The first is computed
 // after its neighbour, because it sees fewer tiles of keys or, where it sees as many, because it is listed later.
 TEST_F(FakeForward, TilesThatAMaskSuggestsEqualTheOracle) {
-  check::Case c = few_queries(140, 1, 190, 200);
+  check::Case c = few_queries(90, 1, 400, 150);
   c.mask = check::ScoreLayout{}, c.mask->extents[1] = check::Extent::one;  // of all heads
   c.mask_pattern = check::MaskPattern::documents, c.mask_eighths = 2;
   c.tile_stats = false;  // which count the tiles that there are without a mask

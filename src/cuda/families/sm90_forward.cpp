@@ -62,11 +62,12 @@ int term_tiles(const ForwardProblem& p) {
 
 // Softcap bounds scores to [-softcap, softcap], in powers of two [-c, c]. With a row maximum of c - spare_exponent, no
 // probability is below 2^-100, and none above 2^45, so that values of up to 1e24 do not overflow. f16 has no such
-// range.
+// range. Nor has it where scale and softcap are so far apart that the polynomial of tanh does not fit into floats.
 constexpr double kLeastExponent = -100, kMostSpare = 45;
 double spare_exponent(const Problem& p) { return std::max(0.0, 2 * p.softcap * kLog2e + kLeastExponent); }
 bool has_fixed_max(const Problem& p) {
-  return p.dtype == DType::bf16 && problem_options(p) == kSoftcap && spare_exponent(p) <= kMostSpare;
+  return p.dtype == DType::bf16 && problem_options(p) == kSoftcap && spare_exponent(p) <= kMostSpare &&
+         cap_polynomial(p.scale, p.softcap).limit > 0;
 }
 float fixed_max_of(const Problem& p) { return static_cast<float>(1 - spare_exponent(p) / (p.softcap * kLog2e)); }
 
@@ -459,6 +460,7 @@ Sm90ForwardParams params_of(const ForwardProblem& p, const ForwardPlan& plan, co
           tile_order(p, plan.tile_q, grid_of(plan.launch, context.num_sms), plan.splits, plan.packed_heads),
           static_cast<float>((p.softcap > 0 ? p.softcap : p.scale) * kLog2e),
           p.softcap > 0 ? fixed_max_of(p) : 0,
+          p.softcap > 0 ? cap_polynomial(p.scale, p.softcap) : CapPolynomial{},
           (c.schedule & kTmaBias) != 0
               ? tensor_map(p.bias, score_extent(p, p.bias), p.bias.row_stride == 0 ? 1 : kWarpgroupRows)
               : TensorMap{},

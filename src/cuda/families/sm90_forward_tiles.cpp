@@ -51,6 +51,7 @@ constexpr KeptTiles kKeptTiles[] = {
     {{64, 64, 4, 64, 4, plain, kNoTurns | kPrefetchQ}, plain, 1},                     //
     {{64, 64, 3, 96, 4, arithmetic, kNoTurns | kPrefetchQ}, arithmetic, 1},           //
     {{64, 64, 3, 64, 4, dropout, kNoTurns | kPrefetchQ}, dropout, 1},                 //
+    {{64, 64, 3, 64, 4, mask, kNoTurns | kPrefetchQ}, mask, 1},                       //
     {{96, 96, 3, 64, 2, arithmetic, kNoTurns | kPrefetchQ}, plain, 1},                //
     {{96, 96, 2, 128, 2, arithmetic, kNoTurns | kPrefetchQ}, plain, 1.09},            //
     {{96, 96, 2, 96, 2, dropout, kNoTurns | kPrefetchQ}, dropout, 1},                 //
@@ -122,14 +123,12 @@ ForwardTiles tiles_for(const ForwardProblem& p, const Sm90ForwardConfig& c, int 
   };
   const KeptTiles* best = nullptr;
   double least = 0;
-  // Not with a fixed reference. With a mask tensor only if there are no other options, and for small head sizes the
-  // tiles above have more keys. Not with ALiBi if a query sees later keys, which are visited first: rows then outgrow
-  // their first tile, and with 64 columns that costs more than larger key tiles save (0.70 instead of 0.75 of the plain
-  // kernel's speed).
+  // Not with a fixed reference. With a mask tensor only if there are no other options. Not with ALiBi if a query sees later
+  // keys, which are visited first: rows then outgrow their first tile, and with 64 columns that costs more than larger key
+  // tiles save (0.70 instead of 0.75 of the plain kernel's speed).
   const bool rises =
       c.options == kAlibi && p.window_right >= kUnbounded && std::max(c.dim_qk, c.dim_v) <= kPanelColumns;
-  const bool keeps = needs_of(c) != fixed_max && !rises &&
-                     (needs_of(c) != mask || (c.options == kMaskTensor && std::max(c.dim_qk, c.dim_v) > kPanelColumns));
+  const bool keeps = needs_of(c) != fixed_max && !rises && (needs_of(c) != mask || c.options == kMaskTensor);
   for (const KeptTiles& t : kKeptTiles) {
     if (!keeps || !fits(t) || needs_of(c) < t.least || (best && t.largest_qk > best->largest_qk)) continue;
     const double time = t.row_time * rows_of_cta(p, kWarpgroupRows * t.warpgroups, num_sms);

@@ -1,0 +1,37 @@
+// Softcap as a polynomial in the dot product, whose coefficients contain scale and cap: the host computes them, and
+// attn/softcap.h takes them.
+#pragma once
+
+#include "shared_function.h"
+
+namespace cuflash {
+
+// Of exponents of 2, log2(e) softcap tanh(scale x / softcap).
+struct CapPolynomial {
+  float coefficient[3];  // of x, x^3 and x^5
+  float limit;           // of |x|; 0: the coefficients would not be normal floats with some room
+  float twice_log2;      // x times this is the exponent of 2 of exp(2 scale x / softcap)
+  float drop;            // -2 log2(e) softcap
+};
+
+CUFLASH_SHARED_FUNCTION CapPolynomial cap_polynomial(double scale, double softcap) {
+  // The polynomial has the least error relative to tanh below kRange, 4.3e-6.
+  constexpr double kRange = 0.375, kTanh[3] = {0.99999571, -0.33278078, 0.1226486};
+  constexpr double kToPower = 1.4426950408889634, kMost = 1e30, kMostLimit = 1e15;
+  const auto is_between = [](double x, double most) { return x <= most && x >= 1 / most; };
+  const double unit = scale / softcap, limit = kRange / (unit < 0 ? -unit : unit);
+  CapPolynomial p{{},
+                  static_cast<float>(limit),
+                  static_cast<float>(2 * kToPower * unit),
+                  static_cast<float>(-2 * kToPower * softcap)};
+  double factor = scale * kToPower;
+  bool fits = is_between(limit, kMostLimit);
+  for (int n = 0; n < 3; ++n, factor *= unit * unit) {
+    const double c = kTanh[n] * factor;
+    fits = fits && is_between(c < 0 ? -c : c, kMost);
+    p.coefficient[n] = static_cast<float>(c);
+  }
+  return fits ? p : CapPolynomial{};
+}
+
+}  // namespace cuflash
