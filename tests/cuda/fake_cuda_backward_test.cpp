@@ -73,6 +73,15 @@ TEST_F(FakeBackward, SecondTasksEqualTheOracle) {
   check(padded);
 }
 
+// A lane draws half of its decisions for each key, and its neighbour the others.
+TEST_F(FakeBackward, DropoutEqualsTheOracle) {
+  for (const double p : {0.3, 0.7}) {
+    check::Case c = of_head_size_128(1, 8, 150, 200);
+    c.dropout_p = p, c.dropout_seed = 5;
+    check(c);
+  }
+}
+
 // An infinite key that only some queries see must not reach dQ of the others.
 TEST_F(FakeBackward, HiddenKeysThatAreNotFinite) {
   check::Case c = of_head_size_128(1, 8, 150, 200);
