@@ -119,6 +119,12 @@ struct ScoreOptions {
     return dropout_group_at(stream, dropout_group_row(static_cast<unsigned>(i)) + static_cast<unsigned>(rows),
                             dropout_group_column(static_cast<unsigned>(j)) + static_cast<unsigned>(columns));
   }
+  // DropoutRule::keeps of a group's window, by a comparison of numbers instead of ranks.
+  __device__ __forceinline__ bool keeps(const DropoutGroup& group, unsigned row, unsigned column) const {
+    const unsigned window = __byte_perm(group.low[row], group.word[row], column | (4 + column) << 4) << 16;
+    const float bound = __uint_as_float(a.dropout_rule.bf16x2 << 16);
+    return !(__uint_as_float(window) < bound) != (a.dropout_rule.inverted != 0);
+  }
 };
 
 }  // namespace cuflash

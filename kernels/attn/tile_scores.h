@@ -210,8 +210,7 @@ __device__ __forceinline__ void apply_dropout(Accumulator<Real> (&probs)[kRowTil
         const DropoutGroup group = options.dropout_group(q_first + lane.row, k_first + lane.column, m * 8, n / 2 * 4);
 #pragma unroll
         for (int x = 0; x < 8; ++x)
-          if (!options.a.dropout_rule.keeps(group.window(x / 2 % 2, x / 4 * 2 + x % 2)))
-            probs[m][n + x / 4].x[x % 4] = 0;
+          if (!options.keeps(group, x / 2 % 2, x / 4 * 2 + x % 2)) probs[m][n + x / 4].x[x % 4] = 0;
       }
   }
 }

@@ -108,7 +108,6 @@ struct ScoreChunk {
   __device__ __forceinline__ void drop(const Options& options, const Pair<Real> (&delta)[S::kQueryTiles], int i,
                                        int j) {
     const Real kept = options.keep_scale();
-    const DropoutRule rule = options.a.dropout_rule;
     const int key = j + lane_id() / 4;
 #pragma unroll
     for (int m = 0; m < S::kKeyTiles; ++m)
@@ -122,7 +121,7 @@ struct ScoreChunk {
           for (int w = 0; w < 4; ++w) {
             Real& prob = p[m][n + w / 2].x[w % 2 * 2 + x];
             Real& gradient = ds[m][n + w / 2].x[w % 2 * 2 + x];
-            const bool keeps = rule.keeps(group.window(w / 2, w % 2 * 2 + static_cast<unsigned>(key) % 2));
+            const bool keeps = options.keeps(group, w / 2, w % 2 * 2 + static_cast<unsigned>(key) % 2);
             const Real through = keeps ? gradient * kept : Real(0);
             gradient = prob == Real(0) ? Real(0) : prob * (through - delta[n + w / 2].x[x]);
             prob = keeps ? prob * kept : Real(0);

@@ -205,25 +205,24 @@ inline void windows_of(Words word, Words low, Words (&windows)[2]) {
   windows[0] = (word << 8 & kUpper) | (low & ~kUpper);
   windows[1] = (word & kUpper) | (low >> 8 & ~kUpper);
 }
-// Replaces windows by all ones where they have at least the rank of the bound, and by 0 elsewhere.
-template <int kCount>
-inline void compare_windows(Words (&windows)[kCount], uint32_t bound) {
-  typedef int16_t Shorts __attribute__((vector_size(kVectorBytes < 32 ? kVectorBytes : 32), may_alias));
-  constexpr int kPieces = kCount * kVectorBytes / int{sizeof(Shorts)};
-  auto* pieces = reinterpret_cast<Shorts*>(&windows);
-  const auto signed_bound = static_cast<int16_t>(bound ^ 0x8000);
+// All ones where the upper half of a word is a window of at least the rank of the bound, 0 elsewhere.
+typedef int32_t Masks __attribute__((vector_size(kVectorBytes), may_alias));
+inline Masks at_least(Words windows, uint32_t bound) {
   // dropout_rank, of which the highest bit is inverted so that signed numbers can be compared.
-  for (int n = 0; n < kPieces; ++n)
-    pieces[n] = (pieces[n] ^ (pieces[n] >> 15 & int16_t{0x7fff})) - int16_t{127} >= signed_bound;
+  const Words in_order = windows ^ ((Words)((Masks)windows >> 31) & 0x7fffffffu);
+  return (Masks)(in_order - (127u << 16)) >= static_cast<int32_t>((bound ^ 0x8000u) << 16);
 }
 
 // One row of groups for each two of the first 8 keys of 16. Several rows are computed at once, so that one product need
 // not wait for the other.
 template <class T>
 void draw_dropout(int64_t keys, const DropoutDraw& draw, T kept, T* keep) {
+  typedef typename Exponent<T>::Int Int;
   constexpr int kLanes = V<T>::kLanes, kWords = kVectorBytes / 4, kGroups = kLanes / 2;
   constexpr int kVectors = (kGroups + kWords - 1) / kWords, kAtOnce = 4;
-  const T above = draw.rule.inverted ? T{0} : kept, below = draw.rule.inverted ? kept : T{0};
+  const auto inverted = static_cast<int32_t>(draw.rule.inverted);
+  Int kept_bits;
+  __builtin_memcpy(&kept_bits, &kept, sizeof(T));
   Words counter_i[kVectors] = {};
   for (int n = 0; n < kVectors * kWords; ++n)
     counter_i[n / kWords][n % kWords] = draw.counter_i + static_cast<uint32_t>(n);
@@ -236,19 +235,20 @@ void draw_dropout(int64_t keys, const DropoutDraw& draw, T kept, T* keep) {
     philox(draw.key, counter, low);
     for (int r = 0; r < kAtOnce; ++r)
       for (int second = 0; second < 2; ++second) {
-        Words windows[kVectors][2];
+        alignas(64) int32_t masks[4][kVectors * kWords];
         for (int v = 0; v < kVectors; ++v) {
-          windows_of(counter[r * kVectors + v][second], low[r * kVectors + v][second], windows[v]);
-          compare_windows(windows[v], draw.rule.bound);
+          Words windows[2];
+          windows_of(counter[r * kVectors + v][second], low[r * kVectors + v][second], windows);
+          for (int c = 0; c < 4; ++c)
+            *reinterpret_cast<Masks*>(&masks[c][v * kWords]) =
+                at_least(c < 2 ? windows[c] << 16 : windows[c - 2], draw.rule.bound) ^ inverted;
         }
-        alignas(64) uint32_t words[4][kVectors * kWords];
-        for (int c = 0; c < 4; ++c)
-          for (int v = 0; v < kVectors; ++v)
-            *reinterpret_cast<Words*>(&words[c][v * kWords]) = c < 2 ? windows[v][c] << 16 : windows[v][c - 2] >> 16;
         T* first = keep + (row / 4 * 16 + r * 2) * kLanes + second * 8;
         for (int c = 0; c < 4; ++c)
-          for (int q = 0; q < kGroups; ++q)
-            first[(c / 2 * 8 + c % 2) * kLanes + q / 8 * 16 + q % 8] = words[c][q] != 0 ? above : below;
+          for (int q = 0; q < kGroups; ++q) {
+            const Int bits = masks[c][q] & kept_bits;
+            __builtin_memcpy(first + (c / 2 * 8 + c % 2) * kLanes + q / 8 * 16 + q % 8, &bits, sizeof(T));
+          }
       }
   }
 }
