@@ -47,8 +47,8 @@ struct AttentionParams {
   double keep_scale;  // 1 / (1 - dropout_p)
   uint64 dropout_seed, dropout_offset;
   DropoutRule dropout_rule;
-  uint64* tile_counts;         // null, or {visited, masked, skipped}
-  MaskSummary summary;         // of `mask`; its blocks are null where kernels read the tensor itself
+  uint64* tile_counts;  // null, or {visited, masked, skipped}
+  MaskSummary summary;  // of `mask`; its blocks are null where kernels read the tensor itself
 };
 
 struct ForwardParams {
