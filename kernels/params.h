@@ -47,9 +47,9 @@ struct AttentionParams {
   double scale, softcap;
   double keep_scale;  // 1 / (1 - dropout_p)
   uint64 dropout_seed, dropout_offset;
-  unsigned dropout_threshold;  // of philox.h; 0: nothing is dropped
-  uint64* tile_counts;         // null, or {visited, masked, skipped}
-  MaskSummary summary;         // of `mask`; its blocks are null where kernels read the tensor itself
+  DropoutRule dropout_rule;
+  uint64* tile_counts;  // null, or {visited, masked, skipped}
+  MaskSummary summary;  // of `mask`; its blocks are null where kernels read the tensor itself
 };
 
 struct ForwardParams {

@@ -2,12 +2,13 @@
 // too, so it includes no standard header.
 //
 // Two generators of the Philox family (Salmon et al., SC 2011): Philox4x32-10, keyed by the seed, on (offset, b, h)
-// yields the head's stream, once per head; Philox2x32-7, keyed by the stream, on the coordinates of a group yields four
-// decisions of 16 bits each. Seven rounds pass the statistical tests of that paper; each has one 32 x 32 bit product
+// yields the head's stream, once per head; Philox2x32-7, keyed by the stream, on the coordinates of a group yields eight
+// decisions of 16 bits each. Seven rounds pass the statistical tests of that paper, and each is one 32 x 32 bit product
 // and one xor of three words.
 //
-// A group is the 2x2 block {i, i + 8} x {j, j + 8} inside a 16x16 block. A thread of a tensor core kernel holds whole
-// groups of this shape both in S (queries in rows) and in its transpose, so neither orientation discards random bits.
+// A group is the block {i, i + 8} x {j, j + 1, j + 8, j + 9} of even j inside a 16x16 block: what a thread of a tensor
+// core kernel holds of S, queries in rows. Of the transpose it holds halves of groups, the other half of which its
+// neighbour holds.
 #pragma once
 
 #include "shared_function.h"
@@ -34,28 +35,33 @@ CUFLASH_SHARED_FUNCTION PhiloxWords philox4x32_10(unsigned key0, unsigned key1, 
   return counter;
 }
 
-// The four decisions of a group. Word 0 belongs to row i, word 1 to row i + 8; in each, the low half belongs to column
-// j, the high half to column j + 8.
+// The eight decisions of a group. Word 0 belongs to row i, word 1 to row i + 8; in each, bytes 0 to 3 belong to columns
+// j, j + 1, j + 8 and j + 9. `low` are these words two rounds earlier, whose bytes make 16 bits of the 8, and matter to
+// one decision in 256. Those of the last round but one would not do: each of their bytes 0 determines one of word 1, or
+// the reverse, and byte 3 of one says something about byte 3 of word 0.
 struct DropoutGroup {
-  unsigned word[2];
+  unsigned word[2], low[2];
 
-  // Whether (i + 8 * second_row, j + 8 * second_column) is kept; both are 0 or 1. threshold: of dropout_threshold.
-  CUFLASH_SHARED_FUNCTION bool keeps(unsigned second_row, unsigned second_column, unsigned threshold) const {
-    return (second_column ? word[second_row] : word[second_row] << 16) >= threshold;
+  // The 16 bits that decide about a row, 0 or 1, and a column, 0 to 3.
+  CUFLASH_SHARED_FUNCTION unsigned window(unsigned row, unsigned column) const {
+    return (word[row] >> 8 * column & 0xff) << 8 | (low[row] >> 8 * column & 0xff);
   }
 };
 
 constexpr unsigned kDropoutMultiplier = 0xD256D193u, kDropoutKeyStep = 0x9E3779B9u;
-constexpr int kDropoutRounds = 7;
+constexpr int kDropoutRounds = 7, kLowRounds = 5;
 
 CUFLASH_SHARED_FUNCTION DropoutGroup philox2x32_7(unsigned key, unsigned counter0, unsigned counter1) {
+  DropoutGroup group{};
   for (int round = 0; round < kDropoutRounds; ++round) {
+    if (round == kLowRounds) group.low[0] = counter0, group.low[1] = counter1;
     const unsigned long long product = 1ull * kDropoutMultiplier * counter0;
     counter0 = static_cast<unsigned>(product >> 32) ^ key ^ counter1;
     counter1 = static_cast<unsigned>(product);
     key += kDropoutKeyStep;
   }
-  return {{counter0, counter1}};
+  group.word[0] = counter0, group.word[1] = counter1;
+  return group;
 }
 
 // The random stream of one head: the key, and the first counter of its groups. Counters of two heads with equal keys
@@ -71,28 +77,56 @@ CUFLASH_SHARED_FUNCTION DropoutStream dropout_stream(unsigned long long seed, un
   return {words.word[0], words.word[1], words.word[2]};
 }
 
-// Group coordinate of i or j.
-CUFLASH_SHARED_FUNCTION unsigned dropout_coordinate(unsigned n) { return (n / 16) * 8 + n % 8; }
+// Coordinates of the group that contains (i, j), and the place of (i, j) within it.
+CUFLASH_SHARED_FUNCTION unsigned dropout_group_row(unsigned i) { return i / 16 * 8 + i % 8; }
+CUFLASH_SHARED_FUNCTION unsigned dropout_group_column(unsigned j) { return j / 16 * 4 + j % 8 / 2; }
+CUFLASH_SHARED_FUNCTION unsigned dropout_row(unsigned i) { return i / 8 % 2; }
+CUFLASH_SHARED_FUNCTION unsigned dropout_column(unsigned j) { return j / 8 % 2 * 2 + j % 2; }
 
-// The group with these coordinates. The first product depends only on group_i, so a loop over columns need not repeat
-// it.
-CUFLASH_SHARED_FUNCTION DropoutGroup dropout_group_at(const DropoutStream& head, unsigned group_i, unsigned group_j) {
-  return philox2x32_7(head.key, head.begin_i + group_i, head.begin_j + group_j);
+// The group with these coordinates. The first product depends on the row alone, so that a loop over columns need not
+// repeat it.
+CUFLASH_SHARED_FUNCTION DropoutGroup dropout_group_at(const DropoutStream& head, unsigned group_row,
+                                                      unsigned group_column) {
+  return philox2x32_7(head.key, head.begin_i + group_row, head.begin_j + group_column);
 }
-// The group that contains (i, j).
 CUFLASH_SHARED_FUNCTION DropoutGroup dropout_group(const DropoutStream& head, unsigned i, unsigned j) {
-  return dropout_group_at(head, dropout_coordinate(i), dropout_coordinate(j));
+  return dropout_group_at(head, dropout_group_row(i), dropout_group_column(j));
 }
 
-// p in steps of 2^-16, clamped so that something is always kept. It is stored in the upper half of a word, so that
-// comparing a word compares its upper half.
-CUFLASH_SHARED_FUNCTION unsigned dropout_threshold(double p) {
+// Windows are compared in the order of bf16 numbers, which a GPU compares two at a time: from -inf up to inf, then NaN.
+// -0 comes before 0.
+CUFLASH_SHARED_FUNCTION unsigned dropout_rank(unsigned window) {
+  return (window < 0x8000 ? window + 0x7f81 : 0xff80 - window) & 0xffff;
+}
+
+// Which windows are kept: those of the bound and above in rank, or, if inverted is ~0 instead of 0, those below it.
+struct DropoutRule {
+  unsigned bound, inverted;
+  unsigned bf16x2;  // the number of rank `bound`, twice
+
+  CUFLASH_SHARED_FUNCTION bool keeps(unsigned window) const {
+    return (dropout_rank(window) >= bound) != (inverted != 0);
+  }
+  CUFLASH_SHARED_FUNCTION bool drops_any() const { return bound != 0; }
+};
+
+// p in steps of 2^-16, less than 1, so that something is always kept.
+CUFLASH_SHARED_FUNCTION unsigned dropped_windows(double p) {
   const double scaled = p * 65536.0 + 0.5;
-  return (scaled >= 65535.0 ? 65535u : static_cast<unsigned>(scaled)) << 16;
+  return scaled >= 65535.0 ? 65535u : static_cast<unsigned>(scaled);
+}
+// The bound is the rank of a number, and not that of 0, which is equal to -0. This selects the side to count from.
+CUFLASH_SHARED_FUNCTION DropoutRule dropout_rule(double p) {
+  constexpr unsigned kZero = 0x7f81, kAll = 0x10000;
+  const unsigned dropped = dropped_windows(p);
+  const bool inverts = dropped == kZero || dropped > kAll - kZero;
+  const unsigned bound = inverts ? kAll - dropped : dropped;
+  const unsigned number = bound < kZero ? 0xff80 - bound : bound - kZero;
+  return {bound, inverts ? ~0u : 0u, number * 0x10001u};
 }
 
-CUFLASH_SHARED_FUNCTION bool dropout_keeps(const DropoutStream& head, unsigned i, unsigned j, unsigned threshold) {
-  return dropout_group(head, i, j).keeps(i / 8 % 2, j / 8 % 2, threshold);
+CUFLASH_SHARED_FUNCTION bool dropout_keeps(const DropoutStream& head, unsigned i, unsigned j, const DropoutRule& rule) {
+  return rule.keeps(dropout_group(head, i, j).window(dropout_row(i), dropout_column(j)));
 }
 
 }  // namespace cuflash

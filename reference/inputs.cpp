@@ -49,7 +49,7 @@ Inputs::Inputs(const Attention& a)
       window_left(a.window_left),
       window_right(a.causal ? 0 : a.window_right),
       keep_scale(1 / (1 - a.dropout_p)),
-      threshold(dropout_threshold(a.dropout_p)) {
+      rule(dropout_rule(a.dropout_p)) {
   for (int64_t b = 0; b < batch; ++b) {
     Head head{};
     head.b = b;
@@ -138,7 +138,7 @@ double Inputs::bias(const Head& head, int64_t i, int64_t j) const {
 
 double Inputs::keep(const Head& head, int64_t i, int64_t j) const {
   if (attention.dropout_p == 0) return 1;
-  return dropout_keeps(head.dropout, static_cast<unsigned>(i), static_cast<unsigned>(j), threshold) ? keep_scale : 0;
+  return dropout_keeps(head.dropout, static_cast<unsigned>(i), static_cast<unsigned>(j), rule) ? keep_scale : 0;
 }
 
 int64_t Inputs::dbias_index(const Head& head, int64_t i, int64_t j) const {

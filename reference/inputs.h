@@ -40,7 +40,7 @@ struct Inputs {
   double scale;
   int64_t window_left, window_right;
   double keep_scale;  // 1 / (1 - dropout_p)
-  unsigned threshold;
+  DropoutRule rule;
   std::vector<Head> heads;
 
   RowNumbers q_rows(const Head& head) const;    // of q, o and their gradients

@@ -173,8 +173,15 @@ CUDA_FAULTS = {
     ],
     "kernels/sm90/pair_bits.h": [
         Fault("the first hidden column is visible", "(columns + 7) >> 3", "(columns + 8) >> 3", "cuda_pair_bits_test"),
-        Fault("dropout exchanges the halves of a group", "pair_bit(second_key, n + second_query, e)",
-              "pair_bit(second_query, n + second_key, e)", "cuda_pair_bits_test"),
+        Fault("dropout exchanges the halves of a group", "row % 2 == 0 ? own", "row % 2 != 0 ? own",
+              "cuda_pair_bits_test"),
+        Fault("dropout passes the neighbour its own decisions", "odd ? even_bytes : odd_bytes) & bits",
+              "odd ? odd_bytes : even_bytes) & bits", "cuda_pair_bits_test"),
+    ],
+    "kernels/sm90/kept_halves.h": [
+        Fault("windows have their bytes exchanged", "(4 + first) | first << 4", "first | (4 + first) << 4",
+              "cuda_pair_bits_test"),
+        Fault("dropout is never inverted", " ^ rule.inverted;", ";", "fake_cuda_forward_test"),
     ],
     "kernels/sm90/key_task.h": [
         Fault("a query tile between two parts is visited twice", "int64{w.count()} * (n + 1) / parts)",

@@ -69,7 +69,7 @@ struct ScoreOptions {
   __device__ bool has_alibi() const { return kHasAlibi && (kExact || a.slopes.data); }
   __device__ bool has_bias() const { return kHasBias && (kExact || a.bias.data); }
   __device__ bool has_mask() const { return kHasMask && (kExact || a.mask.data); }
-  __device__ bool has_dropout() const { return kHasDropout && (kExact || a.dropout_threshold != 0); }
+  __device__ bool has_dropout() const { return kHasDropout && (kExact || a.dropout_rule.drops_any()); }
 
   // Converts a score to the natural units of the LSE.
   __device__ Real natural_scale() const { return kFoldsFactor ? factor : Real(1); }
@@ -116,11 +116,16 @@ struct ScoreOptions {
   }
   // What is kept is multiplied by this; 1 without dropout.
   __device__ Real keep_scale() const { return kHasDropout ? static_cast<Real>(a.keep_scale) : Real(1); }
-  // The dropout group that is group_rows and group_columns (in dropout coordinates) after that of the lane's first pair
-  // (i, j).
-  __device__ DropoutGroup dropout_group(int i, int j, int group_rows, int group_columns) const {
-    return dropout_group_at(stream, dropout_coordinate(static_cast<unsigned>(i)) + static_cast<unsigned>(group_rows),
-                            dropout_coordinate(static_cast<unsigned>(j)) + static_cast<unsigned>(group_columns));
+  // A lane's group that is as many rows and columns of groups after the one of its first pair (i, j).
+  __device__ DropoutGroup dropout_group(int i, int j, int rows, int columns) const {
+    return dropout_group_at(stream, dropout_group_row(static_cast<unsigned>(i)) + static_cast<unsigned>(rows),
+                            dropout_group_column(static_cast<unsigned>(j)) + static_cast<unsigned>(columns));
+  }
+  // DropoutRule::keeps of a group's window, by a comparison of numbers instead of ranks.
+  __device__ __forceinline__ bool keeps(const DropoutGroup& group, unsigned row, unsigned column) const {
+    const unsigned window = __byte_perm(group.low[row], group.word[row], column | (4 + column) << 4) << 16;
+    const float bound = __uint_as_float(a.dropout_rule.bf16x2 << 16);
+    return !(__uint_as_float(window) < bound) != (a.dropout_rule.inverted != 0);
   }
 };
 

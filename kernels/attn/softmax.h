@@ -41,10 +41,9 @@ struct RowOffset {
   }
 };
 
-// What happens to the probabilities of two adjacent tiles of 8 columns, n and n + 1, between their sum and the product:
-// nothing, or dropout.
+// What happens to the packed probabilities of two adjacent tiles of 8 columns, n and n + 1: nothing, or dropout.
 struct KeepAll {
-  __device__ void operator()(int, Accumulator<float> (&)[2]) const {}
+  __device__ void operator()(int, unsigned (&)[4]) const {}
   // The same, computed anew: the compiler would otherwise keep what it computes for the case that a step is repeated.
   __device__ KeepAll again() const { return {}; }
 };
@@ -334,9 +333,8 @@ struct FirstMaxSoftmax : Softmax<float, 1> {
   template <class Drop>
   static __device__ __forceinline__ void drop_and_pack(int n, const Accumulator<float>* tiles, unsigned (&probs)[4],
                                                        const Drop& drop) {
-    Accumulator<float> pair[2] = {tiles[0], tiles[1]};
-    drop(n, pair);
-    pack_pair<E>(pair, probs);
+    pack_pair<E>(tiles, probs);
+    drop(n, probs);
   }
   // A step with row_max moved where it has to be.
   template <int kTiles, class OnRescale, class Offset>

@@ -216,29 +216,21 @@ __device__ __forceinline__ void modify_and_mask(Accumulator<Real> (&s)[kRowTiles
   modify_and_mask<kApplyMask, kTileQ>(s, a, sequence, options, terms, lane, q_first, k_first);
 }
 
-// Dropout of two adjacent tiles of 8 columns, n and n + 1, of row tile m. q_first, k_first: of the tile to which the
-// lane's coordinates are relative.
-template <class Options, class Real>
-__device__ __forceinline__ void drop_pair(Accumulator<Real>* pair, const Options& options, unsigned threshold,
-                                          LaneCoord lane, int q_first, int k_first, int m, int n) {
-#pragma unroll
-  for (int e = 0; e < 2; ++e) {
-    const DropoutGroup group = options.dropout_group(q_first + lane.row, k_first + lane.column, m * 8, n / 2 * 8 + e);
-#pragma unroll
-    for (int w = 0; w < 4; ++w)
-      if (!group.keeps(w / 2, w % 2, threshold)) pair[w % 2].x[w / 2 * 2 + e] = 0;
-  }
-}
-
+// q_first, k_first: of the tile that lane counts from.
 template <class Options, class Real, int kRowTiles, int kTiles>
 __device__ __forceinline__ void apply_dropout(Accumulator<Real> (&probs)[kRowTiles][kTiles], const Options& options,
-                                              unsigned threshold, LaneCoord lane, int q_first, int k_first) {
+                                              LaneCoord lane, int q_first, int k_first) {
   if constexpr (Options::kHasDropout) {
     if (!options.has_dropout()) return;
 #pragma unroll
     for (int m = 0; m < kRowTiles; ++m)
 #pragma unroll
-      for (int n = 0; n < kTiles; n += 2) drop_pair(&probs[m][n], options, threshold, lane, q_first, k_first, m, n);
+      for (int n = 0; n < kTiles; n += 2) {
+        const DropoutGroup group = options.dropout_group(q_first + lane.row, k_first + lane.column, m * 8, n / 2 * 4);
+#pragma unroll
+        for (int x = 0; x < 8; ++x)
+          if (!options.keeps(group, x / 2 % 2, x / 4 * 2 + x % 2)) probs[m][n + x / 4].x[x % 4] = 0;
+      }
   }
 }
 

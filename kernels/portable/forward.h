@@ -276,7 +276,7 @@ struct Forward {
       }
     softmax.update(s, o);
     softmax.exponentiate(s);
-    apply_dropout(s, options, a.dropout_threshold, lane, query_tile.q_first, tile * C.tile_k);
+    apply_dropout(s, options, lane, query_tile.q_first, tile * C.tile_k);
     accumulate(o, s, stage);
   }
 

@@ -57,6 +57,12 @@ __device__ __forceinline__ unsigned not_zero_mask_f16(unsigned two) {
   asm("set.neu.u32.f16x2 %0, %1, %2;" : "=r"(mask) : "r"(two), "r"(0));
   return mask;
 }
+// Sets all bits of each half of a that is not less than that of b; a NaN is not.
+__device__ __forceinline__ unsigned not_less_mask_bf16(unsigned a, unsigned b) {
+  unsigned mask;
+  asm("set.geu.u32.bf16x2 %0, %1, %2;" : "=r"(mask) : "r"(a), "r"(b));
+  return mask;
+}
 // a * b + c of two pairs of elements.
 __device__ __forceinline__ unsigned fma_bf16x2(unsigned a, unsigned b, unsigned c) {
   unsigned d;

@@ -240,7 +240,7 @@ struct Consumer {
           s, [&](int r, float x) { correction[r] = x; }, offset);
       softmax.exponentiate(s, offset);
     }
-    apply_dropout(s, options, a.dropout_threshold, coord.lane, coord.q_first, step.tile * C.tile_k);
+    if constexpr (Options::kHasDropout) drop_of(coord, options, step.tile * C.tile_k).apply(s);
     return rescales;
   }
 

@@ -149,7 +149,7 @@ struct DqScores {
                                                            const StepInfo& head, int tile) {
     if constexpr (!Options::kHasDropout) return 0;
     const LaneCoord lane = lane_coord();
-    return kept_pairs<true>(head.stream, a.dropout_threshold, info.q_first + lane.row, tile * C.tile_k + lane.column);
+    return kept_pairs_of_queries(head.stream, a.dropout_rule, info.q_first + lane.row, tile * C.tile_k + lane.column);
   }
   // The same for rows whose LSE may be large, without options; see exponentiate_any_size in
   // portable/backward/exponentiate.h.

@@ -55,7 +55,7 @@ struct KeyScores {
                                                            const StepInfo& info) {
     if constexpr (!Options::kHasDropout) return 0;
     const LaneCoord lane = lane_coord();
-    return kept_pairs<false>(info.stream, a.dropout_threshold, coord.k_first + lane.row, info.q_first + lane.column);
+    return kept_pairs_of_keys(info.stream, a.dropout_rule, coord.k_first + lane.row, info.q_first + lane.column);
   }
 
   // Element x of tile n.

@@ -2,7 +2,7 @@
 // keeps. Bit 16 r + 8 e + n stands for element e of tile n in the lane's row r = 0, 1 (rows 8 apart).
 #pragma once
 
-#include "philox.h"
+#include "sm90/kept_halves.h"
 
 namespace cuflash {
 
@@ -18,28 +18,57 @@ __device__ __forceinline__ unsigned columns_between(int begin, int end) {
   return columns_below(end) & ~columns_below(begin);
 }
 
-// The pairs that dropout keeps. row, column: of the lane's first pair within the sequence. A lane holds whole groups of
-// dropout decisions, whether its rows are queries or keys.
-template <bool kQueriesAreRows>
-__device__ __forceinline__ unsigned kept_pairs(const DropoutStream& stream, unsigned threshold, int row, int column) {
-  const unsigned group_row = dropout_coordinate(static_cast<unsigned>(row)),
-                 group_column = dropout_coordinate(static_cast<unsigned>(column));
-  unsigned kept = 0;
+// The pairs that dropout keeps where queries are rows. row, column: of the lane's first pair within the sequence.
+__device__ __forceinline__ unsigned kept_pairs_of_queries(const DropoutStream& stream, const DropoutRule& rule, int row,
+                                                          int column) {
+  const unsigned group_row = dropout_group_row(static_cast<unsigned>(row)),
+                 group_column = dropout_group_column(static_cast<unsigned>(column));
+  unsigned kept[2] = {};  // rows; e is the half
 #pragma unroll
-  for (int n = 0; n < 8; n += 2)
+  for (int n = 0; n < 8; ++n) {
+    const DropoutGroup group = dropout_group_at(stream, group_row, group_column + n / 2 * 4);
 #pragma unroll
-    for (int e = 0; e < 2; ++e) {
-      const DropoutGroup group = kQueriesAreRows ? dropout_group_at(stream, group_row, group_column + n / 2 * 8 + e)
-                                                 : dropout_group_at(stream, group_column + n / 2 * 8 + e, group_row);
+    for (int r = 0; r < 2; ++r)
+      kept[r] |= compared_halves(group, rule, r, window_bytes(n % 2 * 2, n % 2 * 2 + 1)) & 0x10001u << n;
+  }
+  return __byte_perm(kept[0], kept[1], 0x6420) ^ rule.inverted;
+}
+
+// The same where keys are rows. The lane four away, whose keys are one row away, holds the other half of the lane's
+// groups. Each of the two draws the groups of every other query, for both: `own` are the lane's pairs of its queries,
+// `other` are those of that lane.
+struct DrawnPairs {
+  unsigned own, other;
+
+  // received: `other` of that lane.
+  __device__ __forceinline__ unsigned joined(unsigned received, const DropoutRule& rule, int row) const {
+    return (row % 2 == 0 ? own | received << 8 : own << 8 | received) ^ rule.inverted;
+  }
+};
+__device__ __forceinline__ DrawnPairs drawn_pairs_of_keys(const DropoutStream& stream, const DropoutRule& rule, int row,
+                                                          int column) {
+  const unsigned odd = static_cast<unsigned>(row) % 2;
+  const unsigned group_row = dropout_group_row(static_cast<unsigned>(column) + odd),
+                 group_column = dropout_group_column(static_cast<unsigned>(row));
+  const unsigned even_bytes = window_bytes(0, 2), odd_bytes = window_bytes(1, 3);
+  DrawnPairs drawn{};  // rows are halves
 #pragma unroll
-      for (int half = 0; half < 4; ++half) {
-        const int second_query = half / 2, second_key = half % 2;
-        if (group.keeps(second_query, second_key, threshold))
-          kept |=
-              kQueriesAreRows ? pair_bit(second_query, n + second_key, e) : pair_bit(second_key, n + second_query, e);
-      }
+  for (int n = 0; n < 8; n += 2) {
+    const DropoutGroup group = dropout_group_at(stream, group_row + n / 2 * 8, group_column);
+#pragma unroll
+    for (int second = 0; second < 2; ++second) {
+      const unsigned bits = 0x10001u << (n + second);
+      drawn.own |= compared_halves(group, rule, second, odd ? odd_bytes : even_bytes) & bits;
+      drawn.other |= compared_halves(group, rule, second, odd ? even_bytes : odd_bytes) & bits;
     }
-  return kept;
+  }
+  return drawn;
+}
+// Called by a whole warp, whose lanes have keys of rows lane / 4 from a multiple of 8 on.
+__device__ __forceinline__ unsigned kept_pairs_of_keys(const DropoutStream& stream, const DropoutRule& rule, int row,
+                                                       int column) {
+  const DrawnPairs drawn = drawn_pairs_of_keys(stream, rule, row, column);
+  return drawn.joined(__shfl_xor_sync(0xffffffffu, drawn.other, 4), rule, row);
 }
 
 }  // namespace cuflash

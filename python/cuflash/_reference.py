@@ -35,15 +35,24 @@ def _philox(key: Tuple[Any, Any], counter: Tuple[Any, Any, Any, Any]) -> Tuple[A
     return c0, c1, c2, c3
 
 
-def _philox2(key: Any, counter: Tuple[Any, Any]) -> Tuple[Any, Any]:
-    """Philox2x32-7 of the same authors."""
+def _philox2(key: Any, counter: Tuple[Any, Any], rounds: int) -> Tuple[Any, Any]:
+    """Philox2x32 of the same authors."""
     low, half = np.uint64(0xFFFFFFFF), np.uint64(32)
     c0, c1 = counter
-    for _ in range(7):
+    for _ in range(rounds):
         product = np.uint64(0xD256D193) * c0
         c0, c1 = (product >> half) ^ key ^ c1, product & low
         key = (key + np.uint64(0x9E3779B9)) & low
     return c0, c1
+
+
+def _kept_windows(window: Array, p: float) -> Array:
+    """Which 16-bit numbers are kept. They are compared in the order of bf16 numbers: -inf first, NaN last."""
+    rank = np.where(window < 0x8000, window + np.uint64(0x7F81), np.uint64(0x1FF80) - window) & np.uint64(0xFFFF)
+    dropped = min(int(p * 2.0**16 + 0.5), 2**16 - 1)
+    if dropped == 0x7F81 or dropped > 0x807F:
+        return rank < 2**16 - dropped
+    return rank >= dropped
 
 
 def dropout_keeps(shape: Tuple[int, int, int, int], p: float, seed: int, offset: int) -> Array:
@@ -52,17 +61,18 @@ def dropout_keeps(shape: Tuple[int, int, int, int], p: float, seed: int, offset:
     words = [np.uint64(x & 0xFFFFFFFF) for x in (seed, seed >> 32, offset, offset >> 32)]
     zero = b * h * np.uint64(0)
     stream = _philox((words[0], words[1]), (words[2] + zero, words[3] + zero, b + zero, h + zero))
+    two, eight, mask = (np.uint64(n) for n in (2, 8, 0xFFFFFFFF))
 
-    def counter(begin: Array, n: Array) -> Array:  # one draw serves n and n + 8
-        return (begin + n // np.uint64(16) * np.uint64(8) + n % np.uint64(8)) & np.uint64(0xFFFFFFFF)
+    # One draw serves i and i + 8 with j, j + 1, j + 8 and j + 9.
+    counter_i = stream[1] + i // (two * eight) * eight + i % eight
+    counter_j = stream[2] + j // (two * eight) * (eight // two) + j % eight // two
+    column = (j // eight % two * two + j % two) * eight
 
-    def second(n: Array) -> Array:  # of the two that a draw serves
-        return n // np.uint64(8) % np.uint64(2)
+    def byte(rounds: int) -> Array:
+        drawn = _philox2(stream[0], (counter_i & mask, counter_j & mask), rounds)
+        return np.where(i // eight % two == 1, drawn[1], drawn[0]) >> column & np.uint64(0xFF)
 
-    drawn = _philox2(stream[0], (counter(stream[1], i), counter(stream[2], j)))
-    word = np.where(second(i) == 1, drawn[1], drawn[0])
-    bits = np.where(second(j) == 1, word >> np.uint64(16), word & np.uint64(0xFFFF))
-    return bits >= min(int(p * 2.0**16 + 0.5), 2**16 - 1)
+    return _kept_windows(byte(7) << eight | byte(5), p)
 
 
 def _weights(q: Array, k: Array, options: dict) -> Weights:

@@ -21,6 +21,7 @@
 #include <vector>
 
 #include "dtype.h"
+#include "philox.h"
 
 namespace cuflash::cpu {
 
@@ -48,7 +49,8 @@ struct Destination {
 // The random numbers for the dropout of a panel (philox.h): the key of the head, and the counter of the group of its
 // first pair.
 struct DropoutDraw {
-  uint32_t key, counter_i, counter_j, threshold;
+  uint32_t key, counter_i, counter_j;
+  DropoutRule rule;
 };
 
 // Rows of the caller's memory that will be read or written soon. A product fetches them into the second-level cache while

@@ -98,15 +98,15 @@ void Panel<T, E>::find_visible(const Problem& p, const Head& head, const PanelMa
   }
 }
 
-// Panels and tiles start at multiples of 16, so a group of four dropout decisions never straddles two of them, and each
+// Panels and tiles start at multiples of 16, so a group of eight dropout decisions never straddles two of them, and each
 // is drawn once.
 template <class T, class E>
 void Panel<T, E>::draw_dropout(const Problem& p, const Head& head) {
   const auto b = static_cast<uint32_t>(head.b), h = static_cast<uint32_t>(head.h);
   const DropoutStream stream = dropout_stream(p.dropout.seed, p.dropout.offset, b, h);
-  const DropoutDraw draw{stream.key, stream.begin_i + dropout_coordinate(static_cast<uint32_t>(queries.begin)),
-                         stream.begin_j + dropout_coordinate(static_cast<uint32_t>(keys.begin)),
-                         dropout_threshold(p.dropout.p)};
+  const DropoutDraw draw{stream.key, stream.begin_i + dropout_group_row(static_cast<uint32_t>(queries.begin)),
+                         stream.begin_j + dropout_group_column(static_cast<uint32_t>(keys.begin)),
+                         dropout_rule(p.dropout.p)};
   kernels.draw_dropout(keys.size(), draw, static_cast<T>(1 / (1 - p.dropout.p)), keep);
 }
 

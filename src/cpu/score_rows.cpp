@@ -70,20 +70,20 @@ void finish_scores(const Problem& p, const DecodeKernels<T>& kernels, const Scor
   hide(p, row, s);
 }
 
-// Blocks start at multiples of 16, so both keys of a dropout group that belong to this query are in one block.
+// Blocks start at multiples of 16, so all keys of a dropout group are in one block.
 template <class T>
 void drop(const Problem& p, const ScoreRow& row, T* w) {
   const DropoutStream stream = dropout_stream(p.dropout.seed, p.dropout.offset, static_cast<uint32_t>(row.head.b),
                                               static_cast<uint32_t>(row.head.h));
-  const unsigned threshold = dropout_threshold(p.dropout.p);
+  const DropoutRule rule = dropout_rule(p.dropout.p);
   const T kept = static_cast<T>(1 / (1 - p.dropout.p));
   const auto i = static_cast<uint32_t>(row.query);
-  const unsigned second_row = i / 8 % 2;
-  for (int64_t k = 0; k < row.keys.size(); k += k % 16 == 7 ? 9 : 1) {
-    const auto j = static_cast<uint32_t>(row.keys.begin + k);
-    const DropoutGroup group = dropout_group(stream, i, j);
-    w[k] *= group.keeps(second_row, 0, threshold) ? kept : T{0};
-    if (k + 8 < row.keys.size()) w[k + 8] *= group.keeps(second_row, 1, threshold) ? kept : T{0};
+  for (int64_t first = 0; first < row.keys.size(); first += first % 16 == 6 ? 10 : 2) {
+    const DropoutGroup group = dropout_group(stream, i, static_cast<uint32_t>(row.keys.begin + first));
+    for (unsigned column = 0; column < 4; ++column) {
+      const int64_t k = first + column / 2 * 8 + column % 2;
+      if (k < row.keys.size()) w[k] *= rule.keeps(group.window(dropout_row(i), column)) ? kept : T{0};
+    }
   }
 }
 

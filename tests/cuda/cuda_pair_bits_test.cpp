@@ -44,16 +44,20 @@ TEST(PairBits, OfColumnsBetweenBounds) {
 
 TEST(PairBits, OfDropoutAreItsDecisions) {
   const DropoutStream stream = dropout_stream(17, 4, 2, 3);
-  const unsigned threshold = dropout_threshold(0.4);
-  for (unsigned lane = 0; lane < 32; ++lane) {
-    const unsigned row = 160 + lane / 4, column = 64 + lane % 4 * 2;
-    const unsigned of_queries = kept_pairs<true>(stream, threshold, static_cast<int>(row), static_cast<int>(column));
-    const unsigned of_keys = kept_pairs<false>(stream, threshold, static_cast<int>(row), static_cast<int>(column));
-    for_pairs([&](int r, int n, int e) {
-      const unsigned i = row + 8 * static_cast<unsigned>(r), j = column + static_cast<unsigned>(8 * n + e);
-      EXPECT_EQ((of_queries & pair_bit(r, n, e)) != 0, dropout_keeps(stream, i, j, threshold));
-      EXPECT_EQ((of_keys & pair_bit(r, n, e)) != 0, dropout_keeps(stream, j, i, threshold));
-    });
+  for (const double p : {0.1, 0.4981, 0.7}) {
+    const DropoutRule rule = dropout_rule(p);
+    const auto row = [](unsigned lane) { return static_cast<int>(160 + lane / 4); };
+    const auto column = [](unsigned lane) { return static_cast<int>(64 + lane % 4 * 2); };
+    const auto drawn = [&](unsigned lane) { return drawn_pairs_of_keys(stream, rule, row(lane), column(lane)); };
+    for (unsigned lane = 0; lane < 32; ++lane) {
+      const unsigned of_queries = kept_pairs_of_queries(stream, rule, row(lane), column(lane));
+      const unsigned of_keys = drawn(lane).joined(drawn(lane ^ 4).other, rule, row(lane));
+      for_pairs([&](int r, int n, int e) {
+        const auto i = static_cast<unsigned>(row(lane) + 8 * r), j = static_cast<unsigned>(column(lane) + 8 * n + e);
+        EXPECT_EQ((of_queries & pair_bit(r, n, e)) != 0, dropout_keeps(stream, i, j, rule));
+        EXPECT_EQ((of_keys & pair_bit(r, n, e)) != 0, dropout_keeps(stream, j, i, rule));
+      });
+    }
   }
 }
 

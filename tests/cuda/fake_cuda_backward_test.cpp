@@ -16,9 +16,10 @@ namespace {
 
 struct Running {
   uint64_t seed = 0;
-  bool main = false, dq = false;  // the kernel, or one for dQ alone, was launched
-  bool counts_tasks = true;       // of every head it has counted as many tasks as the next kernel waits for
-  int64_t early_heads = 0;        // that the prepare kernel prepares; 0: as planned
+  unsigned threads = 0;      // of the kernel
+  bool dq = false;           // one for dQ alone was launched
+  bool counts_tasks = true;  // of every head it has counted as many tasks as the next kernel waits for
+  int64_t early_heads = 0;   // that the prepare kernel prepares; 0: as planned
   std::string fault;
 } running;
 
@@ -47,7 +48,8 @@ void run_kernel(const FakeLaunch& launch) {
     }
   }
   const bool adds_dq = runs("sm90_backward<") && launch.threads == 512;
-  running.main |= adds_dq, running.dq |= runs("sm90_dq<");
+  if (runs("sm90_backward<")) running.threads = launch.threads;
+  running.dq |= runs("sm90_dq<");
   running.fault =
       kernel_emulator::run_forward_kernel(launch.program, launch.params, {grid_x, launch.grid_y, launch.grid_z},
                                           static_cast<int>(launch.threads), launch.shared_bytes, ++running.seed);
@@ -61,12 +63,12 @@ class FakeBackward : public ::testing::Test {
   ~FakeBackward() override { loaded_fake_cuda().on_launch = nullptr; }
 
   // dq: a kernel of its own computes dQ.
-  static void check(const check::Case& c, bool dq = false, int64_t early_heads = 0) {
+  static void check(const check::Case& c, bool dq = false, int64_t early_heads = 0, unsigned threads = 512) {
     running = {}, running.early_heads = early_heads;
     const std::string fault = check::run_case(c);
     EXPECT_EQ(running.fault, "") << check::describe(c);
     EXPECT_EQ(fault, "") << check::describe(c);
-    EXPECT_TRUE(running.main && running.dq == dq) << check::describe(c);
+    EXPECT_TRUE(running.threads == threads && running.dq == dq) << check::describe(c);
   }
 };
 
@@ -119,6 +121,15 @@ TEST_F(FakeBackward, QueryTilesThatAMaskShowsEqualTheOracle) {
     c.dim = c.dim_v = 64;
     c.mask = check::ScoreLayout{}, c.mask_pattern = pattern, c.mask_eighths = 1;
     check(c);
+  }
+}
+
+// A lane draws half of its decisions for each key, and its neighbour the others.
+TEST_F(FakeBackward, DropoutEqualsTheOracle) {
+  for (const double p : {0.3, 0.7}) {
+    check::Case c = of_head_size_128(1, 8, 150, 200);
+    c.dropout_p = p, c.dropout_seed = 5;
+    check(c, false, 0, 384);
   }
 }
 

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <bit>
 #include <cmath>
 #include <cstdint>
 #include <functional>
@@ -49,32 +50,35 @@ TEST(Philox, TheShortGeneratorGivesTheKnownAnswersOfItsPaper) {
 
 // The 16 bits that decide about (i, j).
 unsigned bits_of(const DropoutStream& head, unsigned i, unsigned j) {
-  const DropoutGroup group = dropout_group(head, i, j);
-  return group.word[i / 8 % 2] >> (j / 8 % 2 * 16) & 0xffffu;
+  return dropout_group(head, i, j).window(dropout_row(i), dropout_column(j));
 }
 
 // A saved (seed, offset) has to give the same mask in the next version and on the next backend. The numbers come from a
 // separate implementation of the two steps that philox.h describes.
 TEST(Dropout, DecisionsNeverChangeBetweenVersions) {
-  EXPECT_EQ(bits_of(dropout_stream(0, 0, 0, 0), 0, 0), 0x6db5u);
-  EXPECT_EQ(bits_of(dropout_stream(1, 0, 0, 0), 0, 0), 0x5923u);
-  EXPECT_EQ(bits_of(dropout_stream(42, 7, 1, 3), 5, 9), 0xa65au);
-  EXPECT_EQ(bits_of(dropout_stream(42, 7, 1, 3), 13, 9), 0xf582u);
-  EXPECT_EQ(bits_of(dropout_stream(42, 7, 1, 3), 13, 1), 0xf386u);
-  EXPECT_EQ(bits_of(dropout_stream(0x123456789abcdef0u, 0xfedcba9876543210u, 65536, 31), 1000003, 77), 0x7c6bu);
+  EXPECT_EQ(bits_of(dropout_stream(0, 0, 0, 0), 0, 0), 0xb5ecu);
+  EXPECT_EQ(bits_of(dropout_stream(1, 0, 0, 0), 0, 0), 0x237bu);
+  EXPECT_EQ(bits_of(dropout_stream(42, 7, 1, 3), 5, 8), 0x302bu);
+  EXPECT_EQ(bits_of(dropout_stream(42, 7, 1, 3), 5, 9), 0x3333u);
+  EXPECT_EQ(bits_of(dropout_stream(42, 7, 1, 3), 13, 9), 0x7766u);
+  EXPECT_EQ(bits_of(dropout_stream(42, 7, 1, 3), 13, 1), 0x8057u);
+  EXPECT_EQ(bits_of(dropout_stream(0x123456789abcdef0u, 0xfedcba9876543210u, 65536, 31), 1000003, 77), 0x2ebau);
 }
 
 // The same function, written down once more without the header's help.
 unsigned written_out(const DropoutStream& head, uint64_t i, uint64_t j) {
   const uint64_t two32 = uint64_t{1} << 32;
-  uint64_t a = (head.begin_i + i / 16 * 8 + i % 8) % two32, b = (head.begin_j + j / 16 * 8 + j % 8) % two32;
+  uint64_t a = (head.begin_i + i / 16 * 8 + i % 8) % two32, b = (head.begin_j + j / 16 * 4 + j % 8 / 2) % two32;
+  uint64_t low = 0;
   for (uint64_t round = 0; round < 7; ++round) {
+    if (round == 5) low = i % 16 < 8 ? a : b;
     const uint64_t product = a * 0xD256D193u;
     a = product / two32 ^ (head.key + round * 0x9E3779B9u) % two32 ^ b;
     b = product % two32;
   }
-  const uint64_t word = i % 16 < 8 ? a : b;
-  return static_cast<unsigned>(j % 16 < 8 ? word % 65536 : word / 65536);
+  uint64_t word = i % 16 < 8 ? a : b;
+  for (uint64_t column = j % 2 + j % 16 / 8 * 2; column > 0; --column) word /= 256, low /= 256;
+  return static_cast<unsigned>(word % 256 * 256 + low % 256);
 }
 
 TEST(Dropout, AgreesWithASecondImplementation) {
@@ -93,56 +97,69 @@ TEST(Dropout, EveryGroupHasBitsOfItsOwn) {
       const DropoutGroup group = dropout_group(head, i, j);
       words.insert({group.word[0], group.word[1]});
     }
-  EXPECT_EQ(words.size(), 48u * 48u);  // counters differ and the generator is a bijection
+  EXPECT_EQ(words.size(), 48u * 24u);  // counters differ and the generator is a bijection
 }
 
-TEST(Dropout, AGroupIsTwoByTwoPairsEightApart) {
+TEST(Dropout, AGroupIsTwoRowsByTwoPairsOfColumnsEightApart) {
   const DropoutStream head = dropout_stream(3, 4, 5, 6);
-  const unsigned threshold = dropout_threshold(0.5);
-  for (unsigned i = 0; i < 40; ++i) {
+  const DropoutRule rule = dropout_rule(0.5);
+  for (unsigned i = 0; i < 40; ++i)
     for (unsigned j = 0; j < 40; ++j) {
-      const unsigned first_i = i / 16 * 16 + i % 8, first_j = j / 16 * 16 + j % 8;
+      const unsigned first_i = i / 16 * 16 + i % 8, first_j = j / 16 * 16 + j % 8 / 2 * 2;
       const DropoutGroup group = dropout_group(head, first_i, first_j);
-      EXPECT_EQ(dropout_keeps(head, i, j, threshold), group.keeps(i != first_i, j != first_j, threshold))
-          << i << ", " << j;
+      const unsigned distance = j - first_j, column = distance / 8 * 2 + distance % 8;
+      EXPECT_EQ(dropout_keeps(head, i, j, rule), rule.keeps(group.window(i != first_i, column))) << i << ", " << j;
     }
-  }
+}
+
+TEST(Dropout, AWindowIsAByteOfEachWordOfItsRow) {
+  const DropoutGroup group{{0x33221100u, 0x77665544u}, {0xbbaa9988u, 0xffeeddccu}};
+  const unsigned windows[2][4] = {{0x0088, 0x1199, 0x22aa, 0x33bb}, {0x44cc, 0x55dd, 0x66ee, 0x77ff}};
+  for (unsigned row = 0; row < 2; ++row)
+    for (unsigned column = 0; column < 4; ++column) EXPECT_EQ(group.window(row, column), windows[row][column]);
 }
 
 TEST(Dropout, ThresholdsAtTheEdges) {
-  const auto steps = [](double p) { return dropout_threshold(p) / 65536.0; };
-  EXPECT_EQ(steps(0), 0);
-  EXPECT_EQ(steps(1e-16), 0);
-  EXPECT_EQ(steps(0.99 * 0x1p-17), 0);
-  EXPECT_EQ(steps(0x1p-17), 1);
-  EXPECT_EQ(steps(0x1p-16), 1);
-  EXPECT_EQ(steps(0.1), 6554);
-  EXPECT_EQ(steps(0.5), 32768);
-  EXPECT_EQ(steps(1 - 0x1p-16), 65535);
-  EXPECT_EQ(steps(1 - 1e-12), 65535);
-  EXPECT_EQ(steps(std::nextafter(1.0, 0.0)), 65535);
+  EXPECT_EQ(dropped_windows(0), 0u);
+  EXPECT_EQ(dropped_windows(1e-16), 0u);
+  EXPECT_EQ(dropped_windows(0.99 * 0x1p-17), 0u);
+  EXPECT_EQ(dropped_windows(0x1p-17), 1u);
+  EXPECT_EQ(dropped_windows(0x1p-16), 1u);
+  EXPECT_EQ(dropped_windows(0.1), 6554u);
+  EXPECT_EQ(dropped_windows(0.5), 32768u);
+  EXPECT_EQ(dropped_windows(1 - 0x1p-16), 65535u);
+  EXPECT_EQ(dropped_windows(1 - 1e-12), 65535u);
+  EXPECT_EQ(dropped_windows(std::nextafter(1.0, 0.0)), 65535u);
+  EXPECT_FALSE(dropout_rule(0.99 * 0x1p-17).drops_any());
+  EXPECT_TRUE(dropout_rule(0x1p-17).drops_any());
+  EXPECT_TRUE(dropout_rule(std::nextafter(1.0, 0.0)).drops_any());
 }
 
-// Of the 65,536 values that a half of a word takes, exactly as many are kept as the threshold says, whatever the other
-// half holds.
+float bf16_number(unsigned bits) { return std::bit_cast<float>(bits << 16); }
+
+// Of the 65,536 values of a window, exactly as many are kept as p says, for every p in steps of 2^-16: those that a
+// comparison of bf16 numbers selects, in which -0 is equal to 0 and NaN not less than anything.
 TEST(Dropout, TheKeptShareIsExactToItsSteps) {
-  for (const double p : {0.0, 0x1p-16, 0.01, 0.1, 0.5, 0.9, 0.999, 1 - 0x1p-16}) {
-    const unsigned threshold = dropout_threshold(p);
-    unsigned kept[2][2] = {};
-    for (unsigned value = 0; value < 65536; ++value) {
-      const unsigned other = value * 40503u % 65536;
-      const DropoutGroup low{{value | other << 16, other << 16 | value}}, high{{value << 16 | other, value << 16}};
-      for (unsigned row = 0; row < 2; ++row) {
-        kept[row][0] += low.keeps(row, 0, threshold);
-        kept[row][1] += high.keeps(row, 1, threshold);
-      }
+  std::vector<unsigned> ranks(65536);
+  for (unsigned window = 0; window < 65536; ++window) ++ranks[dropout_rank(window)];
+  for (const unsigned count : ranks) ASSERT_EQ(count, 1u);
+  for (unsigned dropped = 0; dropped < 65536; ++dropped) {
+    const DropoutRule rule = dropout_rule(dropped * 0x1p-16);
+    const float bound = bf16_number(rule.bf16x2 & 0xffff);
+    ASSERT_EQ(rule.bf16x2 >> 16, rule.bf16x2 & 0xffff);
+    // Almost all p are decided by the same two ranges of windows as their neighbours; the others are counted.
+    const bool counted = dropped % 509 == 0 || dropped < 3 || dropped > 65532 || (dropped > 0x7f7c && dropped < 0x8086);
+    if (!counted) continue;
+    unsigned kept = 0;
+    for (unsigned window = 0; window < 65536; ++window) {
+      const bool compared = !(bf16_number(window) < bound);
+      ASSERT_EQ(rule.keeps(window), compared != (rule.inverted != 0)) << dropped << ", " << window;
+      kept += rule.keeps(window);
     }
-    for (const auto& row : kept)
-      for (const unsigned count : row) {
-        EXPECT_EQ(count, 65536 - threshold / 65536) << "p = " << p;
-        EXPECT_LE(std::fabs(count / 65536.0 - (1 - p)), 0x1p-17) << "p = " << p;
-      }
+    ASSERT_EQ(kept, 65536 - dropped);
   }
+  for (const double p : {1e-5, 0.001, 0.01, 0.1, 1.0 / 3, 0.4981, 0.5, 0.50196, 0.9, 0.999})
+    EXPECT_LE(std::fabs(dropped_windows(p) * 0x1p-16 - p), 0x1p-17) << "p = " << p;
 }
 
 using Visit = std::function<void(unsigned i, unsigned j)>;
@@ -161,24 +178,24 @@ double deviations(int64_t count, double probability) {
 
 TEST(Dropout, KeepsTheShareItIsAskedFor) {
   const DropoutStream head = dropout_stream(11, 0, 2, 1);
-  for (const double p : {0.01, 0.1, 0.5, 0.9, 0.999}) {
-    const unsigned threshold = dropout_threshold(p);
+  for (const double p : {0.01, 0.1, 0.4981, 0.5, 0.9, 0.999}) {
+    const DropoutRule rule = dropout_rule(p);
     int64_t kept = 0;
-    for_each_pair([&](unsigned i, unsigned j) { kept += dropout_keeps(head, i, j, threshold); });
+    for_each_pair([&](unsigned i, unsigned j) { kept += dropout_keeps(head, i, j, rule); });
     EXPECT_LT(deviations(kept, 1 - p), 4.5) << "p = " << p << ", kept " << kept;
   }
   int64_t kept = 0;
-  for_each_pair([&](unsigned i, unsigned j) { kept += dropout_keeps(head, i, j, dropout_threshold(0)); });
+  for_each_pair([&](unsigned i, unsigned j) { kept += dropout_keeps(head, i, j, dropout_rule(0)); });
   EXPECT_EQ(kept, int64_t{kSide} * kSide);
 }
 
 // Two independent masks agree in half of the pairs at p = 0.5.
 void expect_unrelated(const DropoutStream& one, const DropoutStream& other, unsigned step_i, unsigned step_j,
                       const char* what) {
-  const unsigned threshold = dropout_threshold(0.5);
+  const DropoutRule rule = dropout_rule(0.5);
   int64_t agree = 0;
   for_each_pair([&](unsigned i, unsigned j) {
-    agree += dropout_keeps(one, i, j, threshold) == dropout_keeps(other, i + step_i, j + step_j, threshold);
+    agree += dropout_keeps(one, i, j, rule) == dropout_keeps(other, i + step_i, j + step_j, rule);
   });
   EXPECT_LT(deviations(agree, 0.5), 4.5) << what << ": agree " << agree;
 }
@@ -222,12 +239,12 @@ double chi_square_deviations(const std::vector<int64_t>& counts) {
 TEST(Dropout, BitsAreUniform) {
   for (const unsigned h : {0u, 1u, 31u}) {
     const DropoutStream head = dropout_stream(17, 3, 0, h);
-    std::vector<int64_t> all(65536), place[4];
+    std::vector<int64_t> all(65536), place[8];
     for (auto& counts : place) counts.resize(1024);
     for_each_pair([&](unsigned i, unsigned j) {
       const unsigned bits = bits_of(head, i, j);
       ++all[bits];
-      ++place[i / 8 % 2 * 2 + j / 8 % 2][bits >> 6];
+      ++place[dropout_row(i) * 4 + dropout_column(j)][bits >> 6];
     });
     EXPECT_LT(std::fabs(chi_square_deviations(all)), 4.5);
     for (const auto& counts : place) EXPECT_LT(std::fabs(chi_square_deviations(counts)), 4.5);
@@ -268,6 +285,49 @@ TEST(Dropout, DecisionsAreIndependent) {
   expect_independent(head, {head.key + 1, head.begin_i, head.begin_j}, 0, 0, "next key");
   expect_independent(head, {head.key, head.begin_i + kSide, head.begin_j}, 0, 0, "next counter of rows");
   expect_independent(head, {head.key, head.begin_i, head.begin_j + kSide}, 0, 0, "next counter of columns");
+}
+
+// Decisions of a group share random bits. Any two of them, and any two of groups side by side, are both kept as often as
+// independent ones are. What windows with the same lower byte have in common is less than this can see: 2^-18 at most.
+TEST(Dropout, DecisionsOfNeighbouringGroupsAreIndependent) {
+  const DropoutStream head = dropout_stream(21, 22, 23, 24);
+  constexpr unsigned kRows = 2048, kColumns = 512;  // groups
+  for (const double p : {0.05, 0.1, 0.4981, 0.9}) {
+    const DropoutRule rule = dropout_rule(p);
+    const auto decisions = [&](unsigned row, unsigned column) {
+      const DropoutGroup group = dropout_group_at(head, row, column);
+      unsigned bits = 0;
+      for (unsigned n = 0; n < 8; ++n) bits |= unsigned{rule.keeps(group.window(n / 4, n % 4))} << n;
+      return bits;
+    };
+    std::vector<int64_t> pairs[3];  // of a group, and with the next one to the right and below
+    for (auto& counts : pairs) counts.resize(65536);
+    std::vector<unsigned> above(kColumns), now(kColumns);
+    for (unsigned row = 0; row < kRows; ++row, above = now)
+      for (unsigned column = 0; column < kColumns; ++column) {
+        now[column] = decisions(row, column);
+        ++pairs[0][now[column] << 8 | now[column]];
+        if (column > 0) ++pairs[1][now[column - 1] << 8 | now[column]];
+        if (row > 0) ++pairs[2][above[column] << 8 | now[column]];
+      }
+    const double kept = 1 - dropped_windows(p) * 0x1p-16;
+    double squares = 0;
+    int tests = 0;
+    for (const auto& counts : pairs)
+      for (unsigned one = 0; one < 8; ++one)
+        for (unsigned other = 0; other < 8; ++other) {
+          if (&counts == &pairs[0] && other <= one) continue;
+          double total = 0, product = 0;
+          for (unsigned value = 0; value < 65536; ++value) {
+            const double x = (value >> 8 >> one & 1) - kept, y = (value >> other & 1) - kept;
+            total += static_cast<double>(counts[value]), product += static_cast<double>(counts[value]) * x * y;
+          }
+          const double deviation = product / (kept * (1 - kept) * std::sqrt(total));
+          EXPECT_LT(std::fabs(deviation), 4.5) << "p = " << p << ": " << one << ", " << other;
+          squares += deviation * deviation, ++tests;
+        }
+    EXPECT_NEAR(squares / tests, 1, 0.5) << "p = " << p;
+  }
 }
 
 }  // namespace

@@ -104,12 +104,12 @@ struct ScoreChunk {
     return !mask.blocks || (mask_row(mask, i)[j / 32] >> (j % 32 + offset) & 1) != 0;
   }
 
-  // ds = p * (dropout(dP) - delta); p = dropout(p). A lane holds a dropout group {i, i + 8} x {j, j + 8} in two
-  // neighbouring query tiles.
+  // ds = p * (dropout(dP) - delta); p = dropout(p). A lane holds half of each dropout group: of keys j and j + 1, and of
+  // j + 8 and j + 9, one each.
   __device__ __forceinline__ void drop(const Options& options, const Pair<Real> (&delta)[S::kQueryTiles], int i,
                                        int j) {
     const Real kept = options.keep_scale();
-    const unsigned threshold = options.a.dropout_threshold;
+    const int key = j + lane_id() / 4;
 #pragma unroll
     for (int m = 0; m < S::kKeyTiles; ++m)
 #pragma unroll
@@ -117,13 +117,12 @@ struct ScoreChunk {
 #pragma unroll
         for (int x = 0; x < 2; ++x) {
           DropoutGroup group{};
-          if (options.has_dropout())
-            group = options.dropout_group(i + lane_id() % 4 * 2, j + lane_id() / 4, n / 2 * 8 + x, m * 8);
+          if (options.has_dropout()) group = options.dropout_group(i + lane_id() % 4 * 2, key, n / 2 * 8 + x, m * 4);
 #pragma unroll
           for (int w = 0; w < 4; ++w) {
             Real& prob = p[m][n + w / 2].x[w % 2 * 2 + x];
             Real& gradient = ds[m][n + w / 2].x[w % 2 * 2 + x];
-            const bool keeps = group.keeps(w / 2, w % 2, threshold);
+            const bool keeps = options.keeps(group, w / 2, w % 2 * 2 + static_cast<unsigned>(key) % 2);
             const Real through = keeps ? gradient * kept : Real(0);
             gradient = prob == Real(0) ? Real(0) : prob * (through - delta[n + w / 2].x[x]);
             prob = keeps ? prob * kept : Real(0);

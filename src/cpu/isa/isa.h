@@ -4,7 +4,6 @@
 
 #include "cpu/kernels.h"
 #include "cpu/kv/decode_kernels.h"
-#include "philox.h"
 
 namespace cuflash::cpu {
 

@@ -186,10 +186,11 @@ inline Halves wide_product(Words x, uint32_t factor) {
 
 // philox2x32_7 of philox.h for the counters of several vectors.
 template <int kCount>
-inline void philox(uint32_t key, Words (&counter)[kCount][2]) {
+inline void philox(uint32_t key, Words (&counter)[kCount][2], Words (&low)[kCount][2]) {
   for (int round = 0; round < kDropoutRounds; ++round) {
     for (int n = 0; n < kCount; ++n) {
       Words(&c)[2] = counter[n];
+      if (round == kLowRounds) low[n][0] = c[0], low[n][1] = c[1];
       const Halves product = wide_product(c[0], kDropoutMultiplier);
       c[0] = product.high ^ key ^ c[1];
       c[1] = product.low;
@@ -198,32 +199,56 @@ inline void philox(uint32_t key, Words (&counter)[kCount][2]) {
   }
 }
 
-// A group is the 2 x 2 pairs {i, i + 8} x {j, j + 8}: one row of groups for each of the first 8 keys of 16. Several
-// rows are computed at once, so that one product need not wait for the other.
+// Two windows for each lane of a row of groups, side by side: of columns c and c + 2 in windows[c].
+inline void windows_of(Words word, Words low, Words (&windows)[2]) {
+  constexpr uint32_t kUpper = 0xff00ff00u;
+  windows[0] = (word << 8 & kUpper) | (low & ~kUpper);
+  windows[1] = (word & kUpper) | (low >> 8 & ~kUpper);
+}
+// All ones where the upper half of a word is a window of at least the rank of the bound, 0 elsewhere.
+typedef int32_t Masks __attribute__((vector_size(kVectorBytes), may_alias));
+inline Masks at_least(Words windows, uint32_t bound) {
+  // dropout_rank, of which the highest bit is inverted so that signed numbers can be compared.
+  const Words in_order = windows ^ ((Words)((Masks)windows >> 31) & 0x7fffffffu);
+  return (Masks)(in_order - (127u << 16)) >= static_cast<int32_t>((bound ^ 0x8000u) << 16);
+}
+
+// One row of groups for each two of the first 8 keys of 16. Several rows are computed at once, so that one product need
+// not wait for the other.
 template <class T>
 void draw_dropout(int64_t keys, const DropoutDraw& draw, T kept, T* keep) {
+  typedef typename Exponent<T>::Int Int;
   constexpr int kLanes = V<T>::kLanes, kWords = kVectorBytes / 4, kGroups = kLanes / 2;
   constexpr int kVectors = (kGroups + kWords - 1) / kWords, kAtOnce = 4;
+  const auto inverted = static_cast<int32_t>(draw.rule.inverted);
+  Int kept_bits;
+  __builtin_memcpy(&kept_bits, &kept, sizeof(T));
   Words counter_i[kVectors] = {};
   for (int n = 0; n < kVectors * kWords; ++n)
     counter_i[n / kWords][n % kWords] = draw.counter_i + static_cast<uint32_t>(n);
-  for (int64_t row = 0; row < (keys + 15) / 16 * 8; row += kAtOnce) {
-    Words counter[kAtOnce * kVectors][2];
+  for (int64_t row = 0; row < (keys + 15) / 16 * 4; row += kAtOnce) {
+    Words counter[kAtOnce * kVectors][2], low[kAtOnce * kVectors][2];
     for (int n = 0; n < kAtOnce * kVectors; ++n) {
       counter[n][0] = counter_i[n % kVectors];
       counter[n][1] = Words{} + (draw.counter_j + static_cast<uint32_t>(row + n / kVectors));
     }
-    philox(draw.key, counter);
-    for (int r = 0; r < kAtOnce; ++r) {
-      // Pair (i + w / 2 * 8, j + w % 2 * 8): word w / 2, of which the low half is moved up to be compared.
-      alignas(64) uint32_t words[4][kVectors * kWords];
-      for (int w = 0; w < 4; ++w)
-        for (int v = 0; v < kVectors; ++v)
-          *reinterpret_cast<Words*>(&words[w][v * kWords]) = counter[r * kVectors + v][w / 2] << (w % 2 ? 0 : 16);
-      T* first = keep + ((row + r) / 8 * 16 + (row + r) % 8) * kLanes;
-      for (int w = 0; w < 4; ++w)
-        for (int q = 0; q < kGroups; ++q)
-          first[w % 2 * 8 * kLanes + q / 8 * 16 + w / 2 * 8 + q % 8] = words[w][q] >= draw.threshold ? kept : T{0};
-    }
+    philox(draw.key, counter, low);
+    for (int r = 0; r < kAtOnce; ++r)
+      for (int second = 0; second < 2; ++second) {
+        alignas(64) int32_t masks[4][kVectors * kWords];
+        for (int v = 0; v < kVectors; ++v) {
+          Words windows[2];
+          windows_of(counter[r * kVectors + v][second], low[r * kVectors + v][second], windows);
+          for (int c = 0; c < 4; ++c)
+            *reinterpret_cast<Masks*>(&masks[c][v * kWords]) =
+                at_least(c < 2 ? windows[c] << 16 : windows[c - 2], draw.rule.bound) ^ inverted;
+        }
+        T* first = keep + (row / 4 * 16 + r * 2) * kLanes + second * 8;
+        for (int c = 0; c < 4; ++c)
+          for (int q = 0; q < kGroups; ++q) {
+            const Int bits = masks[c][q] & kept_bits;
+            __builtin_memcpy(first + (c / 2 * 8 + c % 2) * kLanes + q / 8 * 16 + q % 8, &bits, sizeof(T));
+          }
+      }
   }
 }

@@ -40,7 +40,7 @@ AttentionParams attention_params(const Problem& p, uint64_t* tile_counts) {
   a.total_q = p.total_q, a.total_k = p.total_k;
   a.scale = p.scale, a.softcap = p.softcap, a.keep_scale = 1 / (1 - p.dropout.p);
   a.dropout_seed = p.dropout.seed, a.dropout_offset = p.dropout.offset;
-  a.dropout_threshold = p.dropout.p > 0 ? dropout_threshold(p.dropout.p) : 0;
+  a.dropout_rule = dropout_rule(p.dropout.p);
   a.tile_counts = reinterpret_cast<uint64*>(tile_counts);
   return a;
 }

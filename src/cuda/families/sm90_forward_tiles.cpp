@@ -110,7 +110,8 @@ Needs needs_of(const Sm90ForwardConfig& c) {
   const int terms = c.options & (kBias | kMaskTensor);
   const bool drops = (c.options & kDropout) != 0, has_tiles = (c.schedule & kTmaBias) != 0;
   const bool both = (c.options & kSoftcap) != 0 && (c.options & kAlibi) != 0;
-  if (terms == 0 && drops && both) return one_tile;  // as few registers
+  if (terms == 0 && drops && both)
+    return std::max(c.dim_qk, c.dim_v) > 192 ? everything : one_tile;  // as few registers
   if (terms == 0) return drops || both ? dropout : arithmetic;
   if (terms == kMaskTensor && !drops) return mask;
   return has_tiles && !drops && terms != (kBias | kMaskTensor) ? one_tile : everything;

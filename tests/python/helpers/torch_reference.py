@@ -68,17 +68,31 @@ def keeps(batch, heads, len_q, len_k, dropout_p, seed_and_offset):
     seed, offset = seed_and_offset
     b, h, i, j = np.meshgrid(*(np.arange(n, dtype=np.uint64) for n in (batch, heads, len_q, len_k)), indexing="ij")
     stream = _philox(seed & 0xFFFFFFFF, seed >> 32, (offset & 0xFFFFFFFF, offset >> 32, b, h))
-    group_of_i, group_of_j = ((n // 16) * 8 + n % 8 for n in (i, j))
-    words = _philox2(stream[0], stream[1] + group_of_i, stream[2] + group_of_j)
-    word = np.choose(((i // 8) % 2).astype(np.int64), words)
-    bits = np.where((j // 8) % 2 == 1, word >> np.uint64(16), word & np.uint64(0xFFFF))
-    return torch.from_numpy(bits >= np.uint64(int(dropout_p * 2**16 + 0.5)))
+    counters = stream[1] + (i // 16) * 8 + i % 8, stream[2] + (j // 16) * 4 + j % 8 // 2
+    row, column = ((i // 8) % 2).astype(np.int64), (j // 8) % 2 * 2 + j % 2
+    high, low = (np.choose(row, _philox2(stream[0], *counters, rounds)) >> column * np.uint64(8) & np.uint64(255)
+                 for rounds in (7, 5))
+    return torch.from_numpy(_kept_windows(dropout_p)[(high << np.uint64(8) | low).astype(np.int64)])
 
 
-def _philox2(key, c0, c1):
+def _kept_windows(p):
+    """bool [65536]: all but the first, in the order of bf16 numbers with NaN last; for p above 0.502 the first."""
+    magnitudes = np.arange(0x7f81)
+    negative_first = np.concatenate([0x8000 + magnitudes[::-1], magnitudes])
+    order = np.concatenate([negative_first, np.arange(0x7f81, 0x8000), np.arange(0x10000 - 1, 0xff80, -1)])
+    dropped = int(p * 2**16 + 0.5)
+    kept = np.zeros(2**16, dtype=bool)
+    if dropped == 0x7f81 or dropped >= 0x8080:
+        kept[order[:2**16 - dropped]] = True
+    else:
+        kept[order[dropped:]] = True
+    return kept
+
+
+def _philox2(key, c0, c1, rounds):
     low = np.uint64(0xFFFFFFFF)
     c0, c1 = c0 & low, c1 & low
-    for _ in range(7):
+    for _ in range(rounds):
         product = np.uint64(0xD256D193) * c0
         c0, c1 = (product >> np.uint64(32)) ^ c1 ^ key, product & low
         key = (key + np.uint64(0x9E3779B9)) & low

@@ -70,5 +70,11 @@ inline unsigned not_zero_mask_bf16(unsigned two) {
   return ((two & 0x7fffu) != 0 ? 0xffffu : 0u) | ((two & 0x7fff0000u) != 0 ? 0xffff0000u : 0u);
 }
 inline unsigned not_zero_mask_f16(unsigned two) { return not_zero_mask_bf16(two); }
+inline unsigned not_less_mask_bf16(unsigned a, unsigned b) {
+  const auto less = [&](int shift) {
+    return widen_bf16(static_cast<unsigned short>(a >> shift)) < widen_bf16(static_cast<unsigned short>(b >> shift));
+  };
+  return (less(0) ? 0u : 0xffffu) | (less(16) ? 0u : 0xffff0000u);
+}
 
 }  // namespace cuflash
