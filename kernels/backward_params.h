@@ -55,11 +55,9 @@ struct BackwardParams {
   // main kernel the others (LateHeads), whose query tiles it takes by ticket in the order of query_tile().
   unsigned *prepared_tiles, *prepare_ticket;
   int64 early_heads;
-  int tasks_of_head;      // of a KV head
-  int interleaved_heads;  // from this query head on the tasks of all heads are interleaved
-  int task_keys;          // keys of a task
-  KeyTile* key_tiles;     // packed: all key tiles, longest sequence first, behind an element whose b is their number
-  MaskLists mask_lists;   // with a mask tensor: the query tiles of every key tile
+  int task_keys;         // keys of a task
+  KeyTile* key_tiles;    // packed: all key tiles, longest sequence first, behind an element whose b is their number
+  MaskLists mask_lists;  // with a mask tensor: the query tiles of every key tile
 };
 
 // Factors of the options in the scores and gradients of the sm90 kernels; 0 for an option that the call does not have.

@@ -8,7 +8,6 @@
 
 #include "portable/backward_prepare.h"
 #include "ptx/barrier.h"
-#include "ptx/grid.h"
 #include "sm90/backward_pipeline.h"
 
 namespace cuflash {
@@ -115,17 +114,8 @@ struct LateHeads {
     if (lane() == 0) add_release(p.prepared_tiles + head, 1);
   }
 
-  // Waits until tasks are claimed that are as far before those of the head as the prepare kernel was ahead of the first
-  // tasks, so that zeros are still in L2 when the first dQ is added to them. The last heads begin together.
-  __device__ __forceinline__ void wait_for_tasks(unsigned n) const {
-    const AttentionParams& a = p.attention;
-    const int head = static_cast<int>(n / static_cast<unsigned>(tiles_in(a.len_q, C.tile_q)));
-    const int tasks = (min(head, p.interleaved_heads) - static_cast<int>(p.early_heads)) / a.group * p.tasks_of_head;
-    while (static_cast<int>(load_relaxed(p.ticket)) < tasks) sleep_for(1000);
-  }
-
-  // A warp takes query tiles in the order in which tasks visit heads. It waits for no tile, only for tasks to be claimed,
-  // which need none of the tiles that wait: whatever CTAs are resident prepare all heads that a loader waits for.
+  // A warp takes query tiles in the order in which tasks visit heads, and never waits: whatever CTAs are resident prepare
+  // all heads that a loader waits for.
   __device__ __forceinline__ void run() const {
     const AttentionParams& a = p.attention;
     const int64 heads = int64{a.batch} * a.heads_q;
@@ -137,7 +127,6 @@ struct LateHeads {
       if (lane() == 0) n = atomicAdd(p.prepare_ticket, 1u);
       n = __shfl_sync(0xffffffffu, n, 0);
       if (n >= tiles) break;
-      wait_for_tasks(n);
       prepare(n);
     }
   }

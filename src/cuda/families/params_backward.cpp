@@ -41,9 +41,6 @@ BackwardParams backward_params(const BackwardProblem& p, const BackwardPlan& pla
     b.dq_tasks = static_cast<unsigned*>(part(w.dq_tasks)), b.task_keys = plan.tile_k;
     b.prepared_tiles = static_cast<unsigned*>(part(w.prepared_tiles));
     b.prepare_ticket = static_cast<unsigned*>(part(w.prepare_ticket)), b.early_heads = plan.early_heads;
-    const int64_t heads_at_end = plan.heads_at_end / plan.parts.count() * p.group();
-    b.tasks_of_head = static_cast<int>((p.len_k + plan.tile_k - 1) / plan.tile_k * plan.parts.count());
-    b.interleaved_heads = static_cast<int>(p.batch * p.heads_q - heads_at_end);
   }
   if (w.listed_tiles != 0) {
     b.key_tiles = static_cast<KeyTile*>(part(w.list));

@@ -118,17 +118,15 @@ int64_t mean_keys(const BackwardProblem& p) {
 // Whether idle warps of the main kernel prepare heads: what kernels/sm90/late_heads.h reads, and calls whose tasks take long
 // enough for these warps to keep ahead. On an H200 calls with 1,024 keys for each query on average gain 2 to 4%; with 512,
 // all heads but the first prepared late, they lose 10%.
-bool prepares_late(const BackwardProblem& p, const Sm90BackwardConfig& c, int parts) {
+bool prepares_late(const BackwardProblem& p, const Sm90BackwardConfig& c) {
   constexpr int64_t kEnoughKeys = 960;
   constexpr int64_t kFar = int64_t{1} << 22;  // rows of a tile are less than 2^31 bytes apart
-  constexpr int64_t kManyTasks = int64_t{1} << 30;
-  const Checked tasks = key_tiles(p, tile_k_of(c)) * parts;
   const auto is_simple = [&](const ConstRows& rows) {
     return rows.dtype == p.dtype && reinterpret_cast<uintptr_t>(rows.data) % 16 == 0 && rows.row_stride >= 0 &&
            rows.row_stride < kFar && (rows.row_stride | rows.head_stride | rows.batch_stride) % 8 == 0;
   };
   return has_loader(c) && !p.packed() && !p.used_q && !p.dlse && !p.sink && p.len_q >= kTileQ && p.dim_v % 8 == 0 &&
-         tasks.at_most(kManyTasks) < kManyTasks && mean_keys(p) >= kEnoughKeys && is_simple(p.o) && is_simple(p.dout);
+         mean_keys(p) >= kEnoughKeys && is_simple(p.o) && is_simple(p.dout);
 }
 
 bool separates_dq(const BackwardProblem& p, int widest, int tile_k, Reproducible reproducible) {
@@ -312,7 +310,7 @@ BackwardPlan plan(const BackwardProblem& p, const PlanTarget& target) {
             .lists_keys = runs_main,
             .claims_ahead = runs_main && !has_loader(c),
             .counts_tasks = has_loader(c),
-            .prepares_late = prepares_late(p, c, parts.count()),
+            .prepares_late = prepares_late(p, c),
             .dbias = dbias.has_value()};
   if (dbias && dbias->parts > 1) {
     sums.dbias_counts = dbias->tiles;
