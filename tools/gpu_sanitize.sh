@@ -31,6 +31,10 @@ export folder tests sanitizer deadline
 export CUFLASH_CHECK_ELEMENTS_ONLY=1 CUFLASH_TEST_DEVICE=cuda CUFLASH_TUNED=off
 
 # Without a tool first, which leaves the kernels on the disk: NVRTC under a tool takes minutes, and is not what is tested.
+first_report() { # log: what a tool says of the first fault, and where
+  { grep -A 4 -m 1 '========= \(Error\|Warning\|Invalid\|Barrier\|Uninitialized\)' "$1" || true; } |
+    sed 's/^========= */; /' | tr -d '\n'
+}
 run() { # tool or plain, test
   local name=$1-$2 status=0 before left command=()
   local log=$folder/$name.log
@@ -47,10 +51,10 @@ run() { # tool or plain, test
   how=$(grep -o 'SUMMARY: .*\|\[  PASSED  \].*' "$log" | tail -n 1) || true
   if grep -q 'no GPU for this test' "$log"; then how="not run, there is no GPU"; fi
   [ "$status" -ne 124 ] && [ "$status" -ne 137 ] || how="ended by the time limit"
-  [ "$status" -eq 0 ] || how="FAILED with status $status, see $log: $how"
+  [ "$status" -eq 0 ] || how="FAILED with status $status, see $log: $how$(first_report "$log")"
   echo "$name: ${how:-no summary}, $(($(date +%s) - before)) s" >"$folder/$name.line"
 }
-export -f run
+export -f run first_report
 
 rm -f "$folder"/*.line
 read -ra names <<<"${KERNEL_TESTS:-$("$tests" --gtest_list_tests | sed -n 's/^  //p' | tr '\n' ' ')}"
