@@ -117,8 +117,11 @@ def assert_close(name, dtype, actual, expected, naive, absolute, slope=False, ro
         allowed = 2 * naive_error + torch.finfo(dtype).eps * (largest + rounding) + absolute
     assert error <= allowed, f"{name}: error {error:.3g}, allowed {allowed:.3g} (naive {naive_error:.3g})"
     if slope:
-        factor = ((actual * expected).sum() / (expected * expected).sum()).item()
-        assert abs(factor - 1) <= 2e-3, f"{name}: {factor:.5f} times what it should be"
+        factor, naive_factor = (((value * expected).sum() / (expected * expected).sum()).item() for value in (actual, naive))
+        # Roundings do not average out in a few numbers, such as the gradients of sinks, nor in those of the naive evaluation.
+        few = 64
+        allowed = 2e-3 if expected.numel() >= few else max(2e-3, abs(naive_factor - 1))
+        assert abs(factor - 1) <= allowed, f"{name}: {factor:.5f} times what it should be, allowed 1 +- {allowed:.5f}"
 
 
 def _inputs(case, random):
