@@ -111,7 +111,9 @@ def test_a_signal_ends_without_a_traceback(tmp_path):
     """SIGINT to a separate process, as Ctrl-C sends it."""
     words = ("-m cuflash.bench --device cpu --len 16,2048 --seconds 0.01 --contestant cuflash,torch-math --batch 8 "
              "--threads 1").split()
-    process = subprocess.Popen([sys.executable, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    # A shell without job control ignores SIGINT in its background processes, and children inherit that.
+    process = subprocess.Popen([sys.executable, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                               preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL))
     lines = [process.stdout.readline() for _ in range(4)]  # ceilings, header, and both contestants at the first point
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=300)
