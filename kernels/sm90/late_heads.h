@@ -1,9 +1,10 @@
 // What backward_prepare computes, by single warps of the main kernel: row statistics, and zeros in dq_accum. The prepare
-// kernel is bound by memory, which the main loop hardly uses, so it prepares only the heads that the main kernel begins
+// kernel is bound by DRAM, which the main loop hardly uses, so it prepares only the heads that the main kernel begins
 // with. Warps of the producer warpgroup that have nothing to load prepare the others.
 //
-// These warps have 32 registers. They serve calls whose rows all exist and are aligned (prepares_late of the family), and flag a
-// query tile wherever the prepare kernel would look at Q: a flag costs time, and only where the tile is masked.
+// These warps have 32 registers. They serve calls whose rows are aligned and of the type of Q (prepares_late of the
+// family), and flag a query tile wherever the prepare kernel would look at Q: a flag costs time alone, and only where the
+// tile is masked.
 #pragma once
 
 #include "portable/backward_prepare.h"
