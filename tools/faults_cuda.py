@@ -155,6 +155,10 @@ CUDA_FAULTS = {
     ],
     "kernels/sm90/forward_tiles.h": [
         Fault("the last ticket is a tile", "return ticket < tickets.total;", "return ticket <= tickets.total;", FORWARD),
+        Fault("a ticket is overwritten before all have read it",
+              "    mbarrier_wait(pipeline.ticket_empty(), round % 2 ^ 1);\n", "", FORWARD),
+        Fault("one lane of a warp knows its ticket", "ticket = __shfl_sync(0xffffffffu, read, 0);", "ticket = read;",
+              FORWARD),
     ],
     "kernels/sm90/producer.h": [
         Fault("values before the window are not zeroed", "zero_rows(tile, 0, min(work.seen_begin - first, C.tile_k));",

@@ -58,9 +58,15 @@ struct TicketTiles {
   // Called once per round.
   __device__ __forceinline__ bool has_tile(const Sm90ForwardParams&, const Pipeline<C>& pipeline) {
     mbarrier_wait(pipeline.ticket_full(), number % 2);
-    ticket = pipeline.ticket();
-    if constexpr (kReader == TileReader::warp) __syncwarp();
-    if (kReader == TileReader::lane || (kReader == TileReader::warp && lane_id() == 0)) release(pipeline);
+    if constexpr (kReader == TileReader::warp) {
+      // Only the lane that releases it reads it, so that racecheck can follow the hand-over (docs/lab/ci.md).
+      unsigned read = 0;
+      if (lane_id() == 0) read = pipeline.ticket(), release(pipeline);
+      ticket = __shfl_sync(0xffffffffu, read, 0);
+    } else {
+      ticket = pipeline.ticket();
+      if constexpr (kReader == TileReader::lane) release(pipeline);
+    }
     return ticket < tickets.total;
   }
   __device__ __forceinline__ TileCoord tile(const Sm90ForwardParams& p) const { return tickets.tile(p, ticket); }
