@@ -12,6 +12,7 @@
 
 #include "backend/backend.h"
 #include "checked.h"
+#include "cuda/families/summarize_mask.h"
 #include "cuda/plan/plan.h"
 #include "problem/describe.h"
 #include "problem/describe_cache.h"
@@ -253,6 +254,27 @@ TEST(CudaPlan, OfMoreTilesThanAGridHoldsIsRefusedWithTheNumber) {
       EXPECT_NE(text.find(" tiles, more than 140735340806145"), std::string::npos) << text;
     EXPECT_NE(explain(p, Execution{}, arch).find("more than 140735340806145"), std::string::npos);
   }
+}
+
+// The size query must refuse it, too: explain and the call do when they plan the launch of the summary.
+TEST(CudaPlan, OfAMaskSummaryThatNoGridHoldsIsRefusedByTheSizeQuery) {
+  constexpr int64_t kBatch = 4, kHeads = 256, kLength = kMaxExtent - 1024;
+  cuflash_attention attention;
+  cuflash_attention_init(&attention);
+  for (cuflash_tensor* t : {&attention.q, &attention.k, &attention.v})
+    set(*t, DType::f16, {kBatch, kHeads, kLength, 64}, {0, 0, 0, 1});
+  set(attention.mask, DType::boolean, {kBatch, kHeads, kLength, kLength}, {1, 1, 1, 1});
+  cuflash_forward_outputs outputs;
+  cuflash_forward_outputs_init(&outputs);
+  set(outputs.o, DType::f16, {kBatch, kHeads, kLength, 64}, {kHeads * kLength * 64, kLength * 64, 64, 1});
+  Snapshot copies;
+  const ForwardProblem p = describe(attention, outputs, kDevice, copies);
+  const cuda::Arch arch = cuda::arch_named("sm_90a");
+  const cuda::ForwardPlan plan = plan_forward(p, arch);
+  const std::string text =
+      refusal([&] { cuda::bytes_with_summary(p, plan, plan.workspace.size); }, CUFLASH_UNSUPPORTED);
+  EXPECT_NE(text.find(" tiles, more than 140735340806145"), std::string::npos) << text;
+  EXPECT_NE(explain(p, Execution{}, arch).find(text), std::string::npos);
 }
 
 // Sequences of one row each; the bounds allow 2^27.

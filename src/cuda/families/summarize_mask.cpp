@@ -11,6 +11,13 @@ Checked units_of(const MaskShape& s) {
   return Checked(s.batch) * s.heads * block_rows * spans;
 }
 
+constexpr int kThreads = num_threads(MaskSummaryConfig{}), kWarps = kThreads / 32;
+
+int64_t ctas_of(const MaskShape& s) {
+  const int64_t units = units_of(s).value("mask: the number of its blocks is");
+  return units / kWarps + (units % kWarps != 0);
+}
+
 bool starts_on_16_bytes(const ConstRows& mask) {
   return (reinterpret_cast<uintptr_t>(mask.data) | static_cast<uintptr_t>(mask.batch_stride) |
           static_cast<uintptr_t>(mask.head_stride) | static_cast<uintptr_t>(mask.row_stride)) %
@@ -29,9 +36,10 @@ constinit const KernelType summarize_mask{.name = "summarize_mask",
 
 Launch plan_mask_summary(const ConstRows& mask, const MaskShape& shape, const Arch& arch) {
   const MaskSummaryConfig c{Element::f32, starts_on_16_bytes(mask)};
-  const int64_t warps = num_threads(c) / 32, units = units_of(shape).value("mask: the number of its blocks is");
-  return launch_of(key_of(summarize_mask, arch, c), units / warps + (units % warps != 0), num_threads(c), 0);
+  return launch_of(key_of(summarize_mask, arch, c), ctas_of(shape), kThreads, 0);
 }
+
+void require_summary_fits_grid(const MaskShape& shape) { launch_of({}, ctas_of(shape), kThreads, 0); }
 
 NeededKeys needed_keys(const Problem& p) {
   if (p.packed() || p.used_q || p.used_k) return {};

@@ -1,6 +1,7 @@
 // The kernel that makes the summary of a mask tensor: one for every architecture and every family that reads summaries.
 #pragma once
 
+#include "checked.h"
 #include "cuda/families/registry.h"
 #include "mask_params.h"
 #include "problem/mask_shape.h"
@@ -16,18 +17,24 @@ NeededKeys needed_keys(const Problem& problem);
 MaskSummaryParams mask_summary_params(const ConstRows& mask, const MaskShape& shape, const MaskSummary& summary,
                                       const NeededKeys& needed = {});
 
+// Throws if the summary needs more CTAs than a grid has.
+void require_summary_fits_grid(const MaskShape& shape);
+
 // Bytes of the summary that a call makes in its workspace; 0 if it has no mask tensor, or passes a summary of it, or
-// its family reads the tensor itself.
+// its family reads the tensor itself. A size query must refuse what the launch would refuse.
 template <class Problem, class Plan>
 size_t own_summary_bytes(const Problem& p, const Plan& plan) {
   if (!plan.family->reads_mask_summary || !p.mask || p.summary.blocks) return 0;
-  return workspace_bytes(mask_summary_bytes(mask_shape_of(p)));
+  const MaskShape shape = mask_shape_of(p);
+  require_summary_fits_grid(shape);
+  return workspace_bytes(mask_summary_bytes(shape));
 }
 // The workspace of a call that needs `bytes` for everything else: the summary comes last.
 template <class Problem, class Plan>
 size_t bytes_with_summary(const Problem& p, const Plan& plan, size_t bytes) {
   const size_t summary = own_summary_bytes(p, plan);
-  return summary == 0 ? bytes : (bytes + 63) / 64 * 64 + summary;
+  if (summary == 0) return bytes;
+  return workspace_bytes(round_up(Checked(static_cast<int64_t>(bytes)), 64) + static_cast<int64_t>(summary));
 }
 
 }  // namespace cuflash::cuda
