@@ -115,6 +115,7 @@ const EmulatedKernel kForwardKernels[] = {
     sm90_dq_kernel<Sm90DqConfig{bf16, 64, 64, 3, 64, 4, 4, 2, 0, kScaleFirst}>(),
     sm90_backward_kernel<Sm90BackwardConfig{bf16, 128, 128, 64, 2, 4, 1, 0}>(),
     sm90_backward_kernel<Sm90BackwardConfig{bf16, 128, 128, 64, 2, 3, 1, kDropout}>(),
+    sm90_backward_kernel<Sm90BackwardConfig{bf16, 128, 128, 64, 2, 3, 1, kSoftcap}>(),
     backward_prepare_kernel<BackwardConfig{bf16, 128, 128, 64, 0, 0, 0, 0, 0, 0, 0, 0, 0}>(),
     backward_finish_kernel<BackwardConfig{bf16, 128, 128, 64, 0, 0, 0, 0, 0, 0, 0, 0, 0}>(),
     backward_finish_kernel<BackwardConfig{bf16, 128, 0, 64, 0, 0, 0, 0, 0, 0, 0, 0, 0}>(),
