@@ -111,9 +111,10 @@ struct DkDvConsumer : KeyConsumer<C> {
     if constexpr (Options::kHasFactor) {
       Base::template differentiate_pairs<E>(ds, dp, Base::lane_delta(stage), p.factors.keep, Options::kHasDropout,
                                             [&](int n, unsigned(&four)[4]) {
-                                              if constexpr (!Options::kCapsDots) return Base::load_factors(n, four);
+                                              if constexpr (kFactorsInBuffer) Base::load_factors(n, four);
+                                              else
 #pragma unroll
-                                              for (int x = 0; x < 4; ++x) four[x] = factors[n][x];
+                                                for (int x = 0; x < 4; ++x) four[x] = factors[n][x];
                                             });
     } else {
       Base::differentiate_and_narrow(ds, dp, probs, delta);
