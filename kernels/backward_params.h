@@ -65,6 +65,7 @@ struct ScoreFactors {
   float dots;          // 1 / scale_log2
   float softcap_log2;  // softcap * log2(e): the exponent is this times the tanh
   float keep;          // 1 / (1 - dropout_p)
+  CapDerivative cap;   // of kernels with BackwardOptions::kCapsDots
 };
 
 // The portable part comes first, so that kernels that only know BackwardParams take the same struct.

@@ -34,4 +34,24 @@ CUFLASH_SHARED_FUNCTION CapPolynomial cap_polynomial(double scale, double softca
   return fits ? p : CapPolynomial{};
 }
 
+// For backward: the exponent, and the derivative of softcap.
+struct CapDerivative {
+  CapPolynomial exponent;
+  float slope[3];  // 1 - tanh^2 in even powers of x, below the same limit
+  float top;       // log2(e) softcap
+  float hidden;    // a dot product whose exponent is so low that its probability is 0, while its slope is finite
+};
+
+CUFLASH_SHARED_FUNCTION CapDerivative cap_derivative(double scale, double softcap) {
+  // The polynomial has the least error below the range of the exponent's, 2.9e-5.
+  constexpr double kSlope[3] = {0.99997154, -0.9962681, 0.59352071}, kToPower = 1.4426950408889634;
+  const CapPolynomial exponent = cap_polynomial(scale, softcap);
+  if (!(exponent.limit > 0)) return {};
+  CapDerivative d{exponent, {}, static_cast<float>(kToPower * softcap), -1e4f * exponent.limit};
+  double factor = 1;
+  for (int n = 0; n < 3; ++n, factor *= scale / softcap * (scale / softcap))
+    d.slope[n] = static_cast<float>(kSlope[n] * factor);
+  return d;
+}
+
 }  // namespace cuflash

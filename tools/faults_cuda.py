@@ -20,8 +20,15 @@ CUDA_FAULTS = {
     ],
 
     "kernels/cap_polynomial.h": [
+        Fault("the derivative of softcap is off by 1e-4", "-0.9962681,", "-0.9955,", "cuda_softcap_test"),
+        Fault("pairs are hidden by a score within the cap", "-1e4f * exponent.limit", "-1.0f * exponent.limit",
+              "cuda_softcap_test"),
         Fault("a coefficient of softcap is off by 1e-5", "0.99999571,", "0.99998571,", "cuda_softcap_test"),
         Fault("coefficients of softcap underflow", "return fits ? p : CapPolynomial{};", "return p;", "cuda_softcap_test"),
+    ],
+    "kernels/sm90/key_scores.h": [
+        Fault("backward takes the polynomial for scores beyond its range",
+              "largest_magnitude(s) >= cap.exponent.limit", "largest_magnitude(s) < 0", BACKWARD),
     ],
     "kernels/sm90/consumer.h": [
         Fault("a warp takes the polynomial for scores beyond its range", "largest_magnitude(s) >= cap.limit",

@@ -34,10 +34,20 @@ struct BackwardOptions {
   // need a correction of the dot product, which is possible only if the exponent is linear in it.
   static constexpr bool kAffineAlibi = kHasAlibi && (kOptions & (kSoftcap | kScaleFirst)) == 0;
 
+  // Softcap alone, in bf16: exponents and slopes come straight from dot products (cap_gradient). The family takes these
+  // kernels for caps with a polynomial, and kernels with kScaleFirst for others.
+  static constexpr bool kCapsDots = E == Element::bf16 && kOptions == kSoftcap;
+
   struct Exponent {
     float value, slope;  // slope: derivative of softcap
   };
-  // x: the dot product, with softcap its tanh.
+  // Of kCapsDots. kInRange: the polynomial serves the dot product.
+  template <bool kInRange>
+  static __device__ __forceinline__ Exponent capped_exponent(const CapDerivative& cap, float x, float shift) {
+    const CapGradient g = kInRange ? cap_gradient_in_range(x, cap, shift) : cap_gradient(x, cap, shift);
+    return {g.exponent, g.slope};
+  }
+  // x: the dot product, with softcap its tanh. Not for kCapsDots.
   static __device__ __forceinline__ Exponent exponent(const Sm90BackwardParams& p, float x, float shift) {
     if constexpr (!kHasSoftcap) return {x * p.scale_log2 + shift, 1};
     else return {x * p.factors.softcap_log2 + shift, 1 - x * x};

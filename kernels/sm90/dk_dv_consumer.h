@@ -33,6 +33,9 @@ struct DkDvConsumer : KeyConsumer<C> {
   // producer of D = 64, which loads and computes dQ, waits for dS (1.7% slower).
   static constexpr bool kScoresFirst = has_loader(C);
 
+  // Factors of dS wait in the buffer of dS while dP is computed. kCapsDots leaves registers for them.
+  static constexpr bool kFactorsInBuffer = Options::kHasFactor && !Options::kCapsDots;
+
   Accumulator<float> dk[C.dim_qk / 8], dv[C.dim_v / 8];
 
   using Base::Base;
@@ -51,6 +54,17 @@ struct DkDvConsumer : KeyConsumer<C> {
     if constexpr (Options::kHasDropout) rows.kept = Base::kept_pairs();
     if constexpr (kEarlyMask) rows.shown = Base::tensor_mask();
   }
+  // P of a tile, and the factors of dS, for kCapsDots.
+  __device__ __forceinline__ void exponentiate_capped(OperandA& probs, OperandA& factors, Scores& s,
+                                                      const RowState& rows, bool masked, int step) const {
+    const CapDerivative& cap = p.factors.cap;
+    if (Base::in_cap_range(s, cap)) {
+      if (masked) hide(s, a, task(), uniform(task().visited.tile(step)), cap.hidden);
+      Base::template exponentiate_capped<E, true>(probs, factors, s, rows.lse, cap, ~0u);
+    } else {
+      Base::template exponentiate_capped<E, false>(probs, factors, s, rows.lse, cap, Base::seen_pairs(masked, step));
+    }
+  }
   // P of a tile, and the factors of dS in the buffer of dS.
   __device__ __forceinline__ void exponentiate_options(OperandA& probs, Scores& s, const RowState& rows, bool masked,
                                                        int step) const {
@@ -61,7 +75,7 @@ struct DkDvConsumer : KeyConsumer<C> {
     if (!Options::kSelectsP && masked) hide(s, a, task(), uniform(task().visited.tile(step)));
     Base::correct_alibi(s);
     if constexpr (C.options == kAlibi) return Base::exponentiate_and_narrow(probs, s, rows.lse, p.scale_log2);
-    if constexpr (Options::kHasFactor) wait_ds_free(Base::buffer);
+    if constexpr (kFactorsInBuffer) wait_ds_free(Base::buffer);
     Base::template exponentiate_pairs<E, Options::kSelectsP>(probs, s, Base::lane_bias(), seen, rows.kept,
                                                              typename Base::Exponents{p, rows, Base::step_info()},
                                                              [&](int n, const unsigned(&factors)[4]) {
@@ -75,11 +89,13 @@ struct DkDvConsumer : KeyConsumer<C> {
   // result is that tile's mode.
   __device__ __forceinline__ TileMode visit(Scores& s, RowState& rows, bool masked, int step, int next_step) {
     const int stage = queries.stage;
-    OperandA probs, ds;
+    OperandA probs, ds, factors;  // factors: of dS, with kCapsDots; other options keep them in the buffer of dS
     Scores dp;
     RowValues delta;
     Base::wait_for_douts();
-    if constexpr (C.options != 0) {
+    if constexpr (Options::kCapsDots) {
+      exponentiate_capped(probs, factors, s, rows, masked, step);
+    } else if constexpr (C.options != 0) {
       exponentiate_options(probs, s, rows, masked, step);
     } else {
       if (masked) hide(s, a, task(), uniform(Base::tile_of(step)));
@@ -94,7 +110,12 @@ struct DkDvConsumer : KeyConsumer<C> {
     if (!kEarlyDelta && !Options::kHasFactor) Base::load_delta(delta, stage);
     if constexpr (Options::kHasFactor) {
       Base::template differentiate_pairs<E>(ds, dp, Base::lane_delta(stage), p.factors.keep, Options::kHasDropout,
-                                            [&](int n, unsigned(&factors)[4]) { Base::load_factors(n, factors); });
+                                            [&](int n, unsigned(&four)[4]) {
+                                              if constexpr (kFactorsInBuffer) Base::load_factors(n, four);
+                                              else
+#pragma unroll
+                                                for (int x = 0; x < 4; ++x) four[x] = factors[n][x];
+                                            });
     } else {
       Base::differentiate_and_narrow(ds, dp, probs, delta);
     }
@@ -103,7 +124,7 @@ struct DkDvConsumer : KeyConsumer<C> {
     fence_operands(ds);
     Base::template issue_accumulate<DkProduct>(dk, ds, pipeline.q(stage));
     const auto hand_over_ds = [&, buffer = Base::buffer] {
-      if (!Options::kHasFactor) wait_ds_free(buffer);
+      if (!kFactorsInBuffer) wait_ds_free(buffer);
       write_ds(ds, buffer);
     };
     if (!kScoresFirst) hand_over_ds();

@@ -22,6 +22,8 @@ struct DqScores {
   using Scores = Accumulator<float>[kKeyTiles];
   using OperandA = unsigned[kSteps][4];  // A operand of the wgmma that reduces over keys
   using Options = BackwardOptions<E, C.options>;
+  // Head sizes above 128 lack registers for the choice, and take tanh: the difference is below 1e-4 of P.
+  static constexpr bool kCapsDots = Options::kCapsDots && C.dim_qk <= 128 && C.dim_v <= 128;
   static_assert(C.options == 0 || C.tile_k == 64);  // one bit per pair
 
   // Element e of tile n in row r = 0, 1 of a lane.
@@ -65,6 +67,11 @@ struct DqScores {
                                                             const TileInfo& info, const StepInfo& head, int tile,
                                                             const Rows& rows, unsigned lane_bias, unsigned seen) {
     const AttentionParams& a = p.backward.attention;
+    if constexpr (kCapsDots) {
+      exponentiate_capped(s, p.factors.cap, rows);
+      if constexpr (kApplyMask) hide(s, seen & visible_pairs(a, info, tile));
+      return;
+    }
     float slope = 0, distance = 0;
     if constexpr (Options::kHasAlibi) slope = head.slope, distance = lane_distance(info, tile);
     Options::apply_softcap(s, a);
@@ -80,6 +87,18 @@ struct DqScores {
                        });
     if constexpr (kApplyMask) hide(s, seen & visible_pairs(a, info, tile));
   }
+  static __device__ __forceinline__ void exponentiate_capped(Scores& s, const CapDerivative& cap, const Rows& rows) {
+    const auto replace = [&]<bool kInRange>() {
+      replace_by_factors(s, 0, 0, [&](float x, float, int r, int, int) {
+        return Options::template capped_exponent<kInRange>(cap, x, -rows.lse[r]);
+      });
+    };
+    float largest = 0;
+#pragma unroll
+    for (int n = 0; n < 4 * kKeyTiles; ++n) largest = larger(largest, fabs(s[n / 4].x[n % 4]));
+    if (!__any_sync(0xffffffffu, largest >= cap.exponent.limit)) replace.template operator()<true>();
+    else replace.template operator()<false>();
+  }
   // The same for rows whose LSE may be large, from scores that are computed as forward computes them.
   static __device__ __forceinline__ void exponentiate_pairs_guarded(Scores& s, const Sm90BackwardParams& p,
                                                                     const TileInfo& info, const StepInfo& head,
@@ -90,18 +109,21 @@ struct DqScores {
     const float distance = Options::kHasAlibi ? lane_distance(info, tile) : 0;
     const ScoreOptions<E, C.options, OptionSet::exact> options(a, info.sequence(), info.b, info.h);
     const auto* large_rows = reinterpret_cast<const unsigned*>(stats + large_rows_at(kShared));
-    replace_by_factors(
-        s, lane_bias, kept_pairs_of(a, info, head, tile),
-        [&](float dot, float bias, int r, int n, int e) -> typename Options::Exponent {
-          const int query = row + 8 * r;
-          const bool large = (large_rows[query / 32] >> query % 32 & 1) != 0;
-          float t = options.argument(dot);
-          if constexpr (Options::kHasSoftcap) t = options.tanh_value(t);
-          const float penalty =
-              Options::kHasAlibi ? options.penalty(distance + static_cast<float>(8 * r - 8 * n - e)) : 0;
-          return {guarded_exponent(options, options.score(t, penalty, bias), stats[lse_at(kShared, query)], large),
-                  Options::kHasSoftcap && !kOfBias ? 1 - t * t : 1};
-        });
+    replace_by_factors(s, lane_bias, kept_pairs_of(a, info, head, tile),
+                       [&](float dot, float bias, int r, int n, int e) -> typename Options::Exponent {
+                         const int query = row + 8 * r;
+                         const bool large = (large_rows[query / 32] >> query % 32 & 1) != 0;
+                         const float lse = stats[lse_at(kShared, query)];
+                         if constexpr (kCapsDots)
+                           return Options::template capped_exponent<false>(
+                               p.factors.cap, dot, large ? -lse * static_cast<float>(kLog2e) : -lse);
+                         float t = options.argument(dot);
+                         if constexpr (Options::kHasSoftcap) t = options.tanh_value(t);
+                         const float penalty =
+                             Options::kHasAlibi ? options.penalty(distance + static_cast<float>(8 * r - 8 * n - e)) : 0;
+                         return {guarded_exponent(options, options.score(t, penalty, bias), lse, large),
+                                 Options::kHasSoftcap && !kOfBias ? 1 - t * t : 1};
+                       });
     hide(s, seen & visible_pairs(a, info, tile));
   }
   // exponent(score, bias, r, n, e) returns the exponent of a pair, and the derivative of softcap. lane_bias: shared

@@ -89,7 +89,7 @@ struct KeyConsumer : KeyScores<C> {
   }
   __device__ __forceinline__ const StepInfo& step_info() const { return pipeline.step_info(queries.stage); }
   __device__ __forceinline__ typename Base::GuardedExponents guarded_exponents() const {
-    return {a, task(), step_info(), pipeline.stats(queries.stage),
+    return {p, task(), step_info(), pipeline.stats(queries.stage),
             lane_stats + queries.stage * Pipeline::kStatsStageBytes};
   }
   // The lane's part of the current stage's bias.

@@ -2,7 +2,7 @@
 // queries are columns.
 #pragma once
 
-#include "attn/score.h"
+#include "attn/tile_scores.h"
 #include "portable/backward/exponentiate.h"
 #include "portable/backward/visited_queries.h"
 #include "ptx/warpgroup.h"
@@ -29,7 +29,8 @@ struct KeyScores {
   }
 
   // Selects hidden scores, whatever they are.
-  static __device__ __forceinline__ void hide(Scores& s, const AttentionParams& a, const TaskCoord& coord, int tile) {
+  static __device__ __forceinline__ void hide(Scores& s, const AttentionParams& a, const TaskCoord& coord, int tile,
+                                              float hidden = Options::hidden_value()) {
     const LaneCoord lane = lane_coord();
     const VisibleQueries<kShared> visible(a, coord.sequence, tile * C.tile_q, coord.k_first, lane.row);
 #pragma unroll
@@ -38,7 +39,7 @@ struct KeyScores {
       for (int x = 0; x < 4; ++x) {
         const int query = lane.column + 8 * n + x % 2;
         const bool seen = query >= visible.begin[0][x / 2] && query < visible.end[0][x / 2];
-        s[0][n].x[x] = seen ? s[0][n].x[x] : Options::hidden_value();
+        s[0][n].x[x] = seen ? s[0][n].x[x] : hidden;
       }
   }
 
@@ -135,6 +136,26 @@ struct KeyScores {
       __syncwarp();
     }
   }
+  // For kCapsDots: whether all dot products of a warp, hidden ones included, are in the range of the polynomial. Then the
+  // tile needs nothing else, and pairs are hidden in their dot products (CapDerivative::hidden). Otherwise each pair
+  // chooses, which gives the same bits, and is hidden in P.
+  static __device__ __forceinline__ bool in_cap_range(const Scores& s, const CapDerivative& cap) {
+    return !__any_sync(0xffffffffu, largest_magnitude(s) >= cap.exponent.limit);
+  }
+  template <Element kStored, bool kInRange>
+  static __device__ __forceinline__ void exponentiate_capped(OperandA& probs, OperandA& factors, const Scores& s,
+                                                             const RowValues& lse, const CapDerivative& cap,
+                                                             unsigned seen) {
+    exponentiate_pairs<kStored, !kInRange>(
+        probs, s, {}, seen, 0,
+        [&](float x, float, int n, int e) {
+          return Options::template capped_exponent<kInRange>(cap, x, -lse[n].x[e % 2]);
+        },
+        [&](int step, const unsigned(&four)[4]) {
+#pragma unroll
+          for (int n = 0; n < 4; ++n) factors[step][n] = four[n];
+        });
+  }
   // ALiBi: the part of the lane's first key is added to the LSE, if the exponent is linear in the dot product.
   struct Alibi {
     const StepInfo& info;
@@ -197,14 +218,15 @@ struct KeyScores {
   };
   // The same for rows whose LSE may be large, from scores that are computed as forward computes them.
   struct GuardedExponents {
+    const CapDerivative& cap;
     ScoreOptions<E, C.options, OptionSet::exact> options;
     unsigned lane_lse;  // shared address of LSE of the lane's first query
     unsigned large[2];  // rows with a large LSE, from the lane's first query on: of the first and the last 32 queries
     float distance;     // of the lane's first pair
 
-    __device__ __forceinline__ GuardedExponents(const AttentionParams& a, const TaskCoord& coord, const StepInfo& info,
-                                                const float* stats, unsigned lane_lse)
-        : options(a, coord.sequence, coord.b, info.head), lane_lse(lane_lse) {
+    __device__ __forceinline__ GuardedExponents(const Sm90BackwardParams& p, const TaskCoord& coord,
+                                                const StepInfo& info, const float* stats, unsigned lane_lse)
+        : cap(p.factors.cap), options(p.backward.attention, coord.sequence, coord.b, info.head), lane_lse(lane_lse) {
       const LaneCoord lane = lane_coord();
       const auto* large_rows = reinterpret_cast<const unsigned*>(stats + large_rows_at(kShared));
       for (int half = 0; half < 2; ++half) large[half] = large_rows[half] >> lane.column;
@@ -213,11 +235,15 @@ struct KeyScores {
     __device__ __forceinline__ typename Options::Exponent operator()(float dot, float bias, int n, int x) const {
       float lse[2], t = options.argument(dot);
       load_pair_from_shared(lane_lse + 32 * n, lse[0], lse[1]);
+      const bool is_large = (large[n / 4] >> (n % 4 * 8 + x % 2) & 1) != 0;
+      // Scores within a cap have a P of 0 beside a large LSE, or of infinity.
+      if constexpr (Options::kCapsDots)
+        return Options::template capped_exponent<false>(
+            cap, dot, is_large ? -lse[x % 2] * static_cast<float>(kLog2e) : -lse[x % 2]);
       if constexpr (Options::kHasSoftcap) t = options.tanh_value(t);
       const float penalty = Options::kHasAlibi ? options.penalty(distance + Alibi::offset(n, x)) : 0;
       const float score = options.score(t, penalty, bias);
-      return {guarded_exponent(options, score, lse[x % 2], (large[n / 4] >> (n % 4 * 8 + x % 2) & 1) != 0),
-              Options::kHasSoftcap ? 1 - t * t : 1};
+      return {guarded_exponent(options, score, lse[x % 2], is_large), Options::kHasSoftcap ? 1 - t * t : 1};
     }
   };
   // dS from dP, converted to 16 bits. factors_of(step, factors) returns the factors of dS, in kStored.

@@ -136,6 +136,17 @@ struct DvConsumer : SplitConsumer<C> {
     if constexpr (kMode == TileMode::guarded) {
       Base::template exponentiate_pairs<Base::kExchanged, kSelects>(probs, s, Base::lane_bias(), seen, kept,
                                                                     Base::guarded_exponents(), keep);
+    } else if constexpr (Options::kCapsDots) {
+      const CapDerivative& cap = p.factors.cap;
+      typename Base::RowValues lse;
+      Base::load_lse(lse, queries.stage);
+      if (Base::in_cap_range(s, cap)) {
+        if constexpr (kMode != TileMode::full) Base::hide(s, a, Base::task(), tile, cap.hidden);
+        Base::template exponentiate_capped<Base::kExchanged, true>(probs, sent, s, lse, cap, ~0u);
+      } else {
+        if constexpr (kMode != TileMode::full) seen = Base::visible_pairs(a, Base::task(), tile);
+        Base::template exponentiate_capped<Base::kExchanged, false>(probs, sent, s, lse, cap, seen);
+      }
     } else {
       typename Base::RowState rows;
       Base::load_lse(rows.lse, queries.stage);

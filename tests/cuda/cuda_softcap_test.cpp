@@ -127,6 +127,60 @@ TEST(CapExponent, ReachesTheCapAndKeepsNan) {
   EXPECT_TRUE(std::isnan(cap.score(std::numeric_limits<float>::quiet_NaN())));
 }
 
+// The same with the derivative, as backward takes them.
+TEST(CapGradient, IsCloseToTheDerivative) {
+  for (const double scale : {0.125, 0.08838834764831845, 1.0, 1e-3})
+    for (const double softcap : {1e-2, 0.5, 30.0, 60.0}) {
+      const CapDerivative cap = cap_derivative(scale, softcap);
+      const float limit = cap.exponent.limit, shift = -3.5f;
+      ASSERT_GT(limit, 0.0f) << scale << " " << softcap;
+      double inside = 0, beyond = 0;
+      int differing = 0;
+      for (int n = 0; n <= 20000; ++n)  // tanh of 1e-6 to 20, the end of the range among them
+        for (const double u : {20 * std::pow(10.0, n / 3000.0 - 6.5), 0.375 + (n - 10000) * 1e-7})
+          for (const double sign : {1.0, -1.0}) {
+            const float x = static_cast<float>(sign * u * softcap / scale);
+            const CapGradient any = cap_gradient(x, cap, shift);
+            const double tanh = std::tanh(scale / softcap * x), error = std::fabs(any.slope - (1 - tanh * tanh));
+            (std::fabs(x) < limit ? inside : beyond) = std::max(std::fabs(x) < limit ? inside : beyond, error);
+            differing += any.exponent != cap_exponent(x, cap.exponent, cap.top + shift, shift);
+            if (std::fabs(x) >= limit) continue;
+            const CapGradient alone = cap_gradient_in_range(x, cap, shift);
+            differing += __float_as_uint(any.exponent) != __float_as_uint(alone.exponent) ||
+                         __float_as_uint(any.slope) != __float_as_uint(alone.slope);
+          }
+      EXPECT_LT(inside, 3e-5) << scale << " " << softcap;
+      EXPECT_LT(beyond, 5e-7) << scale << " " << softcap;
+      EXPECT_EQ(differing, 0) << scale << " " << softcap;
+    }
+}
+
+TEST(CapGradient, EndsAtTheCapAndKeepsNan) {
+  const CapDerivative cap = cap_derivative(0.125, 30);
+  for (const float x : {kInfinity, -kInfinity, std::numeric_limits<float>::max(), 1e30f}) {
+    const CapGradient end = cap_gradient(x, cap, 0);
+    EXPECT_NEAR(end.exponent, (x > 0 ? 30 : -30) * kLog2e, 1e-5) << x;
+    EXPECT_EQ(end.slope, 0) << x;
+  }
+  const CapGradient nan = cap_gradient(std::numeric_limits<float>::quiet_NaN(), cap, 0);
+  EXPECT_TRUE(std::isnan(nan.exponent) && std::isnan(nan.slope));
+  EXPECT_TRUE(std::isnan(cap_gradient_in_range(std::numeric_limits<float>::quiet_NaN(), cap, 0).exponent));
+}
+
+// In a tile that takes the polynomial alone, a hidden pair has a probability and a factor of 0 for every LSE.
+TEST(CapGradient, HidesByADotProduct) {
+  for (const double scale : {1e-5, 0.125, 1.0, 1e5})
+    for (const double softcap : {1e-10, 1e-3, 1.0, 60.0}) {
+      const CapDerivative cap = cap_derivative(scale, softcap);
+      if (!(cap.exponent.limit > 0)) continue;
+      for (const float shift : {-kInfinity, -1e6f, 0.0f, 90.0f}) {
+        const CapGradient hidden = cap_gradient_in_range(cap.hidden, cap, shift);
+        EXPECT_EQ(exp2_of(hidden.exponent), 0) << scale << " " << softcap << " " << shift;
+        EXPECT_EQ(exp2_of(hidden.exponent) * hidden.slope, 0) << scale << " " << softcap << " " << shift;
+      }
+    }
+}
+
 // Coefficients that would overflow, or underflow: plans then choose another softmax.
 TEST(CapExponent, HasNoPolynomialWhereItDoesNotFitIntoFloats) {
   for (const double scale : {1e-20, -1e-20, 1e15, 1e30}) EXPECT_EQ(cap_polynomial(scale, 1.0).limit, 0.0f) << scale;

@@ -142,6 +142,17 @@ TEST_F(FakeBackward, DropoutEqualsTheOracle) {
   }
 }
 
+// Scores within three eighths of the cap, some beyond it, and most of them; the window hides pairs in most tiles. Hidden
+// keys that are not finite take their tiles out of the polynomial's range.
+TEST_F(FakeBackward, SoftcapEqualsTheOracle) {
+  for (const double softcap : {30.0, 4.0, 0.5})
+    for (const bool live_nan : {false, true}) {
+      check::Case c = of_head_size_128(1, 8, 150, 200);
+      c.softcap = softcap, c.window_left = 60, c.live_nan = live_nan;
+      check(c, false, 0, 384);
+    }
+}
+
 // An infinite key that only some queries see must not reach dQ of the others.
 TEST_F(FakeBackward, HiddenKeysThatAreNotFinite) {
   check::Case c = of_head_size_128(1, 8, 150, 200);

@@ -80,8 +80,20 @@ const char* why_not(const BackwardProblem& p) {
   return nullptr;
 }
 
-// A scale that is not positive is a factor of its own beside the other options, too.
-int options_of(const BackwardProblem& p) { return problem_options(p) | (must_scale_first(p) ? int{kScaleFirst} : 0); }
+// Softcap alone takes exponents from dot products (BackwardOptions::kCapsDots) if the coefficients fit into floats and the
+// error of exponents, 4.5e-6 of a score, stays at 1e-4.
+bool has_capped_dots(const BackwardProblem& p) {
+  constexpr double kMostCap = 60;
+  return p.softcap <= kMostCap && cap_polynomial(p.scale, p.softcap).limit > 0;
+}
+
+// A scale that is not positive is a factor of its own beside the other options, too. So is that of softcap alone in bf16
+// without a polynomial, since kernels of kSoftcap alone have no other way.
+int options_of(const BackwardProblem& p) {
+  const int options = problem_options(p);
+  const bool takes_tanh = p.dtype == DType::bf16 && options == kSoftcap && !has_capped_dots(p);
+  return options | (must_scale_first(p) || takes_tanh ? int{kScaleFirst} : 0);
+}
 
 // Panels are 64 columns wide, and sums of 96 columns save registers compared with those of 128.
 int panel_dim(int64_t dim) { return padded_head_size(std::max<int64_t>(dim, kPanelColumns)); }
@@ -388,10 +400,11 @@ Sm90BackwardParams params_of(const BackwardProblem& p, const BackwardPlan& plan,
   const auto part = [&](size_t offset) { return static_cast<std::byte*>(context.workspace) + offset; };
   if (p.has_mask() && runs_main)
     backward.mask_lists = mask_lists(p, query_lists(p, plan.tile_k), part(plan.workspace.mask_lists));
+  const CapDerivative cap = p.softcap > 0 ? cap_derivative(p.scale, p.softcap) : CapDerivative{};
   return {backward,
           static_cast<float>(p.scale * kLog2e),
           {static_cast<float>(1 / (p.scale * kLog2e)), static_cast<float>(p.softcap * kLog2e),
-           static_cast<float>(1 / (1 - p.dropout.p))},
+           static_cast<float>(1 / (1 - p.dropout.p)), cap},
           tensor_map(p.q, query_extent(p), plan.tile_q),
           keys(runs_main, plan.tile_k),
           values(runs_main, plan.tile_k),

@@ -119,6 +119,7 @@ const EmulatedKernel kForwardKernels[] = {
     backward_prepare_kernel<BackwardConfig{bf16, 96, 96, 64, 0, 0, 0, 0, 0, 0, 0, 0, 0}>(),
     backward_finish_kernel<BackwardConfig{bf16, 96, 96, 64, 0, 0, 0, 0, 0, 0, 0, 0, 0}>(),
     backward_finish_kernel<BackwardConfig{bf16, 96, 0, 64, 0, 0, 0, 0, 0, 0, 0, 0, 0}>(),
+    sm90_backward_kernel<Sm90BackwardConfig{bf16, 128, 128, 64, 2, 3, 1, kSoftcap}>(),
     backward_prepare_kernel<BackwardConfig{bf16, 128, 128, 64, 0, 0, 0, 0, 0, 0, 0, 0, 0}>(),
     backward_finish_kernel<BackwardConfig{bf16, 128, 128, 64, 0, 0, 0, 0, 0, 0, 0, 0, 0}>(),
     backward_finish_kernel<BackwardConfig{bf16, 128, 0, 64, 0, 0, 0, 0, 0, 0, 0, 0, 0}>(),
