@@ -4,9 +4,9 @@
 //   DvConsumer   P from S(n) | send P | issue dV += P^T dO | issue S(n+1) | wait dV | wait S(n+1)
 //   DkConsumer   receive P, wait dP(n) | dS | issue dK += dS^T Q | issue dP(n+1) | wait dK
 //
-// Threads of equal index hold the same pairs, so P is exchanged as 16-byte vectors per thread. It is exchanged as f16,
-// which represents probabilities of at most 1 with 3 bits more than bf16: dS is rounded to 16 bits itself, and a second
-// rounding to bf16 would be too much.
+// Threads of equal index hold the same pairs, so P is exchanged as 16-byte vectors per thread, in the type of the inputs,
+// as head sizes up to 128 keep it. f16 has 3 bits more than bf16 for probabilities of at most 1, but none for those below
+// 3e-8, which are all that a gradient consists of where one probability of a row is 1 and its dS is 0.
 #pragma once
 
 #include "sm90/key_consumer.h"
@@ -18,8 +18,6 @@ struct SplitConsumer : KeyConsumer<C> {
   using Base = KeyConsumer<C>;
   using Base::kSteps, Base::iteration, Base::count, Base::pipeline, Base::task;
   using typename Base::Pipeline, typename Base::OperandA, typename Base::Options;
-
-  static constexpr Element kExchanged = Element::f16;
 
   unsigned lane_p;  // shared address of this thread's P in the first buffer
 
@@ -77,8 +75,6 @@ struct DvConsumer : SplitConsumer<C> {
   using Base::kShared, Base::kSteps;
   using Base::lane_coord, Base::lane_p;
   using typename Base::Pipeline, typename Base::Scores, typename Base::OperandA, typename Base::Options;
-  // The type of P where dV is accumulated with a select. With options the exchange has the factors of dS.
-  static constexpr Element kSelected = C.options == 0 ? Base::kExchanged : C.element;
 
   Accumulator<float> dv[C.dim_v / 8];
 
@@ -106,7 +102,7 @@ struct DvConsumer : SplitConsumer<C> {
     const int thread = new_thread_id() / 4 * 4 + query % 8 / 2;
     const unsigned address =
         Base::slot_address(pipeline.p_tile(buffer), thread, query / 16) + (query / 8 % 2 * 2 + r) * 4;
-    return widen<kSelected>(*static_cast<const unsigned short*>(__cvta_shared_to_generic(address + query % 2 * 2)));
+    return widen<C.element>(*static_cast<const unsigned short*>(__cvta_shared_to_generic(address + query % 2 * 2)));
   }
 
   // Loads LSE only when it is needed. Early loads of shared memory compete with those of the other warpgroups: loading
@@ -134,18 +130,18 @@ struct DvConsumer : SplitConsumer<C> {
     unsigned seen = Base::tensor_mask();
     if constexpr (kSelects && kMode != TileMode::full) seen &= Base::visible_pairs(a, Base::task(), tile);
     if constexpr (kMode == TileMode::guarded) {
-      Base::template exponentiate_pairs<Base::kExchanged, kSelects>(probs, s, Base::lane_bias(), seen, kept,
-                                                                    Base::guarded_exponents(), keep);
+      Base::template exponentiate_pairs<C.element, kSelects>(probs, s, Base::lane_bias(), seen, kept,
+                                                             Base::guarded_exponents(), keep);
     } else if constexpr (Options::kCapsDots) {
       const CapDerivative& cap = p.factors.cap;
       typename Base::RowValues lse;
       Base::load_lse(lse, queries.stage);
       if (Base::in_cap_range(s, cap)) {
         if constexpr (kMode != TileMode::full) Base::hide(s, a, Base::task(), tile, cap.hidden);
-        Base::template exponentiate_capped<Base::kExchanged, true>(probs, sent, s, lse, cap, ~0u);
+        Base::template exponentiate_capped<C.element, true>(probs, sent, s, lse, cap, ~0u);
       } else {
         if constexpr (kMode != TileMode::full) seen = Base::visible_pairs(a, Base::task(), tile);
-        Base::template exponentiate_capped<Base::kExchanged, false>(probs, sent, s, lse, cap, seen);
+        Base::template exponentiate_capped<C.element, false>(probs, sent, s, lse, cap, seen);
       }
     } else {
       typename Base::RowState rows;
@@ -154,7 +150,7 @@ struct DvConsumer : SplitConsumer<C> {
       Options::apply_softcap(s[0], a);
       if (!kSelects && kMode != TileMode::full) Base::hide(s, a, Base::task(), tile);
       Base::correct_alibi(s);
-      Base::template exponentiate_pairs<Base::kExchanged, kSelects>(
+      Base::template exponentiate_pairs<C.element, kSelects>(
           probs, s, Base::lane_bias(), seen, kept, typename Base::Exponents{p, rows, Base::step_info()}, keep);
     }
     if (kMode != TileMode::guarded || !uniform(pipeline.stats(queries.stage)[Base::kFlag] != 0)) return send_p(sent);
@@ -178,9 +174,8 @@ struct DvConsumer : SplitConsumer<C> {
       if constexpr (kMode == TileMode::guarded)
         exponentiate_any_size<kShared, kMode>(s, stats, lane_coord().column, static_cast<float>(a.scale), p.scale_log2);
       else exponentiate_rows(s, stage);
-      narrow<Base::kExchanged>(probs, s[0]);
-      send_p(probs);
       narrow<C.element>(probs, s[0]);
+      send_p(probs);
     } else {
       exponentiate_options<kMode>(probs, s, tile);
     }
@@ -249,7 +244,7 @@ struct DkConsumer : SplitConsumer<C> {
   // Replaces the factors by dS.
   __device__ __forceinline__ void differentiate_options(OperandA& factors, const Scores& dp, unsigned lane_delta,
                                                         bool masked) const {
-    Base::template differentiate_pairs<Base::kExchanged>(
+    Base::template differentiate_pairs<C.element>(
         factors, dp, lane_delta, p.factors.keep, masked || Base::Options::kMasksAll, [&](int step, unsigned(&four)[4]) {
 #pragma unroll
           for (int n = 0; n < 4; ++n) four[n] = factors[step][n];
@@ -271,7 +266,7 @@ struct DkConsumer : SplitConsumer<C> {
     fence_operands(s[0]);
     if constexpr (C.options == 0) {
       Base::load_delta(delta, stage);
-      Base::template differentiate<kMode, Base::kExchanged>(s, probs, delta);
+      Base::template differentiate<kMode, C.element>(s, probs, delta);
       narrow<C.element>(probs, s[0]);
     } else {
       differentiate_options(probs, s, Base::lane_delta(stage), kMode != TileMode::full);
