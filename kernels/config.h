@@ -362,9 +362,9 @@ constexpr int consumer_warpgroups(const Sm90BackwardConfig& c) { return split_dk
 // Options beyond ALiBi take registers of the consumers.
 constexpr bool takes_registers(int options) { return (options & ~kAlibi) != 0; }
 // Whether the producer only loads, and a further warpgroup computes dQ. Registers suffice for four warpgroups if two
-// have keys; with ALiBi the consumers are one short.
+// have keys; with ALiBi the consumers are one short, and one product of 96 columns needs more than kDqRegisters.
 constexpr bool has_loader(const Sm90BackwardConfig& c) {
-  return c.dq && c.warpgroups == 2 && c.options == 0 && (c.dim_qk == 128 || (c.dim_qk == 96 && c.dim_v <= 96));
+  return c.dq && c.warpgroups == 2 && c.options == 0 && c.dim_qk == 128;
 }
 constexpr int num_threads(const Sm90BackwardConfig& c) {
   return kWarpgroupThreads * (consumer_warpgroups(c) + (has_loader(c) ? 2 : 1));
@@ -376,15 +376,14 @@ constexpr bool has_small_producer(const Sm90BackwardConfig& c) { return !split_d
 constexpr int consumer_registers(const Sm90BackwardConfig& c) {
   if (c.warpgroups == 3) return has_small_producer(c) ? 152 : 144;
   if (!c.dq || has_small_producer(c)) return 224;
-  return has_loader(c) && c.dim_qk == 96 ? 192 : 208;
+  return 208;
 }
 constexpr int producer_registers(const Sm90BackwardConfig& c) {
   if (has_loader(c)) return 32;
   if (!c.dq || has_small_producer(c)) return 56;
   return c.warpgroups == 2 ? 88 : 80;
 }
-// Of the warpgroup for dQ beside a loader: one product of 96 columns takes more than two of 64.
-constexpr int dq_registers(const Sm90BackwardConfig& c) { return c.dim_qk == 96 ? 96 : 64; }
+constexpr int kDqRegisters = 64;  // of the warpgroup for dQ beside a loader
 // Columns of dQ in one product. Every product reads dS again, so that fewer are faster. 128 columns would need 96 registers.
 constexpr int dq_columns(const Sm90BackwardConfig& c) {
   return has_small_producer(c) ? 32 : c.dim_qk == 96 ? 96 : kPanelColumns;

@@ -9,11 +9,10 @@
 //   or two of them      one for dQ (sm90/dq_adder.h), one that loads and claims tasks (sm90/backward_loader.h)
 //
 //   registers of a consumer thread:  dK dim_qk / 2, dV dim_v / 2, S or dP or dS 32, 16-bit P or dS 16
-//   registers of a thread for dQ:    64 columns of dQ 32, 96 columns 48
+//   registers of a thread for dQ:    64 columns of dQ 32
 //
 //                        D      keys   stages   shared    registers   dK + dV + S + P
 //                        64     192    4        187 KiB   144         32 + 32 + 32 + 16
-//                        96     128    4        227 KiB   192         48 + 48 + 32 + 16; 96 for dQ, 32 for loads
 //                        128    128    4        227 KiB   208         64 + 64 + 32 + 16; 64 for dQ, 32 for loads
 //   with options         128    128    3        226 KiB   224         the same
 //   without dQ           64     192    4        139 KiB   144         the same
@@ -58,7 +57,7 @@ __device__ __forceinline__ void sm90_backward(const Sm90BackwardParams& p) {
     if constexpr (has_loader(C)) BackwardLoader<C>(p, pipeline).run();
     else BackwardProducer<C>(p, pipeline).run();
   } else if (has_loader(C) && group == consumer_warpgroups(C)) {
-    setmaxnreg_dec<dq_registers(C)>();
+    setmaxnreg_dec<kDqRegisters>();
     if constexpr (has_loader(C)) DqAdder<C>(p, pipeline).run();
   } else {
     setmaxnreg_inc<consumer_registers(C)>();

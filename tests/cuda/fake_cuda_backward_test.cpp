@@ -114,15 +114,6 @@ TEST_F(FakeBackward, HeadsThatTheMainKernelPrepares) {
   check(more_queries, false, 1);
 }
 
-// dQ of 96 columns is one product.
-TEST_F(FakeBackward, NinetySixColumnsEqualTheOracle) {
-  check::Case c = of_head_size_128(1, 8, 150, 200);
-  c.dim = 80, c.dim_v = 72;
-  check(c);
-  c.dim = c.dim_v = 96, c.window_left = 60, c.live_nan = true;
-  check(c, false, 2);
-}
-
 // The query tiles that a mask tensor shows to a key tile are neither all nor the first ones.
 TEST_F(FakeBackward, QueryTilesThatAMaskShowsEqualTheOracle) {
   for (const check::MaskPattern pattern : {check::MaskPattern::documents, check::MaskPattern::blocks}) {
