@@ -216,8 +216,9 @@ constexpr int swizzled_bytes(int rows, int columns) { return rows * kPanelRowByt
 // on, because TMA takes no coordinate between multiples of 16 bytes. Key tiles that may straddle two boxes load two.
 constexpr int kMaskBoxKeys = 128, kMaskBoxBytes = kMaskBoxKeys / 8, kMaskBitsBytes = kWarpgroupRows * kMaskBoxBytes;
 constexpr int mask_box_bytes(int tile_k) { return kMaskBoxKeys % tile_k == 0 ? kMaskBoxBytes : 2 * kMaskBoxBytes; }
-constexpr int kMaskListThreads = 128, kMaskListHeader = 16, kMaskListGroups = 3;            // sm90/mask_tiles.h
-constexpr int kFittedGroupBytes = 16, kMostFittedGroups = 1024, kMostFittedKeys = 1 << 20;  // sm90/fitted_tiles.h
+constexpr int kMaskListThreads = 128, kMaskListHeader = 16, kMaskListGroups = 3;  // sm90/mask_tiles.h
+constexpr int kFittedGroupBytes = 16, kMostFittedGroups = 1024,
+              kMostFittedKeys = 1 << 20;  // sm90/forward/fitted_tiles.h
 constexpr bool reads_mask(const Sm90ForwardConfig& c) { return (c.options & kMaskTensor) != 0; }
 // Whether the mask decides where query tiles begin.
 constexpr bool fits_tiles(const Sm90ForwardConfig& c) { return reads_mask(c) && lists_tiles(c); }
@@ -356,7 +357,7 @@ constexpr BackwardConfig shared_config(const Sm90BackwardConfig& c) {
       kCopyVectors, c.options, 0,       0};
 }
 constexpr int tile_k_of(const Sm90BackwardConfig& c) { return kWarpgroupRows * c.warpgroups; }
-// The config of one warpgroup stands for two that share its 64 keys, one for dV and one for dK (sm90/split_dk_dv.h).
+// The config of one warpgroup stands for two that share its 64 keys, one for dV and one for dK (sm90/backward/split_dk_dv.h).
 constexpr bool split_dk_dv(const Sm90BackwardConfig& c) { return c.warpgroups == 1; }
 constexpr int consumer_warpgroups(const Sm90BackwardConfig& c) { return split_dk_dv(c) ? 2 : c.warpgroups; }
 // Options beyond ALiBi take registers of the consumers.
@@ -465,7 +466,7 @@ constexpr int kDbiasWarpgroups = 2, kDbiasTileQ = kDbiasWarpgroups * kWarpgroupR
 // Steps whose coordinates, row statistics and mask are in shared memory at the same time.
 constexpr int kDbiasSteps = 2;
 constexpr int kDbiasTasks = 3, kDbiasTaskBytes = 24;  // see DbiasTask
-// The view of sm90/dq_scores.h, which computes P of 64 keys.
+// The view of sm90/dq/scores.h, which computes P of 64 keys.
 constexpr Sm90DqConfig score_config(const Sm90DbiasConfig& c) {
   return {c.element, c.dim_qk, c.dim_v, kDbiasWarpgroups, 64, 2, 1, 1, 0, c.options};
 }

@@ -71,7 +71,7 @@ struct KeySplits {
   unsigned splits;
   int columns;                      // dim_v, padded
   float scale_log2, natural_scale;  // of stored scores: to exponents of 2, and to the units of the sink
-  int few_readers;                  // whether few CTAs read the same keys (sm90/producer.h)
+  int few_readers;                  // whether few CTAs read the same keys (sm90/forward/producer.h)
 };
 
 // A query tile of one sequence, for every head.
@@ -94,7 +94,7 @@ struct MaskLists {
   int batch_step, head_step;  // list `tile` of (b, h) is number (b * batch_step + h * head_step) * tiles + tile
   int tiles, stride;          // lists of a head; ints of a list
   int blocks;                 // forward: where in a list the key blocks of its tiles are
-  int fitted;                 // forward: query tiles begin where the mask suggests (sm90/fitted_tiles.h)
+  int fitted;                 // forward: query tiles begin where the mask suggests (sm90/forward/fitted_tiles.h)
 };
 
 struct Sm90ForwardParams {

@@ -192,7 +192,7 @@ class Schedule:
         self.copying_until = QUERY_TIME
         self.tensor_until = 0.0
         self.boxes.append(Box("copies", 0, QUERY_TIME, "Q", COPY))
-        # sm90/producer.h: K of a tile is loaded before V of the previous tile.
+        # sm90/forward/producer.h: K of a tile is loaded before V of the previous tile.
         self.to_copy = [copy for n in range(KEY_TILES + 1) for copy in (("K", n), ("V", n - 1))
                         if 0 <= copy[1] < KEY_TILES]
         self.follow()
@@ -220,7 +220,7 @@ class Schedule:
         self.free[what, n] = max(self.free.get((what, n), 0.0), at)
 
     def follow(self):
-        """sm90/consumer.h: `prologue`, then `advance`, then the end of `mainloop`."""
+        """sm90/forward/consumer.h: `prologue`, then `advance`, then the end of `mainloop`."""
         turn = 0.0  # when the next warpgroup may issue
         ready = [QUERY_TIME] * self.groups  # when each has done its last step
         for group in range(self.groups):

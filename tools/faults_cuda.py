@@ -26,11 +26,11 @@ CUDA_FAULTS = {
         Fault("a coefficient of softcap is off by 1e-5", "0.99999571,", "0.99998571,", "cuda_softcap_test"),
         Fault("coefficients of softcap underflow", "return fits ? p : CapPolynomial{};", "return p;", "cuda_softcap_test"),
     ],
-    "kernels/sm90/key_scores.h": [
+    "kernels/sm90/backward/key_scores.h": [
         Fault("backward takes the polynomial for scores beyond its range",
               "largest_magnitude(s) >= cap.exponent.limit", "largest_magnitude(s) < 0", BACKWARD),
     ],
-    "kernels/sm90/consumer.h": [
+    "kernels/sm90/forward/consumer.h": [
         Fault("a warp takes the polynomial for scores beyond its range", "largest_magnitude(s) >= cap.limit",
               "largest_magnitude(s) < 0", FORWARD),
     ],
@@ -119,7 +119,7 @@ CUDA_FAULTS = {
         Fault("a run of full tiles goes on behind one that is not", "first >= 0 && end < 0 && others != 0",
               "first >= 0 && others != 0", "mask_lists_test"),
     ],
-    "kernels/sm90/fitted_tiles.h": [
+    "kernels/sm90/forward/fitted_tiles.h": [
         Fault("a tile's keys are those of its last warpgroup", "together |= __shfl_up_sync(0xffffffffu, seen, n)",
               "together = seen", "mask_lists_test"),
         Fault("the keys of large tiles do not count", "(read[i].together[n] << 2)", "(read[i].together[0] << 2)",
@@ -140,7 +140,7 @@ CUDA_FAULTS = {
         Fault("a warpgroup without queries computes those of the next tile", "group * kWarpgroupRows >= work.rows",
               "group * kWarpgroupRows > work.rows", FORWARD),
     ],
-    "kernels/sm90/key_step.h": [
+    "kernels/sm90/forward/key_step.h": [
         Fault("a mask hides nothing beside a window", "if (crosses_window)", "if (!crosses_window)", FORWARD),
     ],
     "kernels/sm90/tile_scheduler.h": [
@@ -151,7 +151,7 @@ CUDA_FAULTS = {
         Fault("query tiles end a warpgroup before the sequence", "q_first -= missing_rows(a);",
               "q_first -= missing_rows(a) + kWarpgroupRows;", FORWARD),
     ],
-    "kernels/sm90/split_row.h": [
+    "kernels/sm90/forward/split_row.h": [
         Fault("the sink is lost where keys are split", "p.splits.natural_scale, sink, keep",
               "p.splits.natural_scale, minus_infinity<float>(), keep", FORWARD),
     ],
@@ -160,20 +160,20 @@ CUDA_FAULTS = {
               "e.allocate(e.allocate_context, bytes - 1)", "fake_cuda_test"),
         Fault("a failed allocation is used", "    if (!data_)\n", "    if (false)\n", "fake_cuda_test"),
     ],
-    "kernels/sm90/forward_tiles.h": [
+    "kernels/sm90/forward/forward_tiles.h": [
         Fault("the last ticket is a tile", "return ticket < tickets.total;", "return ticket <= tickets.total;", FORWARD),
         Fault("a ticket is overwritten before all have read it",
               "    mbarrier_wait(pipeline.ticket_empty(), round % 2 ^ 1);\n", "", FORWARD),
         Fault("one lane of a warp knows its ticket", "ticket = __shfl_sync(0xffffffffu, read, 0);", "ticket = read;",
               FORWARD),
     ],
-    "kernels/sm90/producer.h": [
+    "kernels/sm90/forward/producer.h": [
         Fault("values before the window are not zeroed", "zero_rows(tile, 0, min(work.seen_begin - first, C.tile_k));",
               "zero_rows(tile, 0, 0);", FORWARD),
         Fault("values behind the last key are not zeroed", "zero_rows(tile, max(work.seen_end - first, 0), C.tile_k);",
               "zero_rows(tile, C.tile_k, C.tile_k);", FORWARD),
     ],
-    "kernels/sm90/packed_rows.h": [
+    "kernels/sm90/forward/packed_rows.h": [
         Fault("rows of a group see the keys of the first query", "query_of_packed_row(row_first + lane.row + 8 * r, a.group)",
               "query_of_packed_row(row_first, a.group)", FORWARD),
         Fault("queries of packed heads are those of the first queries", "panel * kPanelColumns, head, first, batch",
@@ -194,7 +194,7 @@ CUDA_FAULTS = {
               "cuda_pair_bits_test"),
         Fault("dropout is never inverted", " ^ rule.inverted;", ";", "fake_cuda_forward_test"),
     ],
-    "kernels/sm90/key_task.h": [
+    "kernels/sm90/backward/key_task.h": [
         Fault("a query tile between two parts is visited twice", "int64{w.count()} * (n + 1) / parts)",
               "int64{w.count()} * (n + 1) / parts + (n + 1 < parts))", "cuda_backward_tasks_test"),
         Fault("a part has no masked tiles", "part.count() - (part.full_end - part.full_begin)", "0",
@@ -214,7 +214,7 @@ CUDA_FAULTS = {
     ],
 
     # Backward on Hopper.
-    "kernels/sm90/backward_producer.h": [
+    "kernels/sm90/backward/producer.h": [
         Fault("the first queries of a head are loaded before it is prepared",
               "while (load_acquire(tiles) < all) sleep_for(100);", "static_cast<void>(tiles), static_cast<void>(all);",
               BACKWARD),
@@ -225,17 +225,17 @@ CUDA_FAULTS = {
         Fault("a scale of 0 hides NaN", "kMayBeZero ? __float_as_uint(factor[r]) == 0x80000000u : factor[r] == 0",
               "factor[r] == 0", BACKWARD),
     ],
-    "kernels/sm90/late_heads.h": [
+    "kernels/sm90/backward/late_heads.h": [
         Fault("sums of the heads that the main kernel prepares keep what the workspace held",
               "zeros[i * 32] = {0, 0, 0, 0};", "zeros[i * 32].x = 0;", BACKWARD),
         Fault("rows of late heads have the delta of the row before", "delta_at(kShared, row + i * kRows)] = delta;",
               "delta_at(kShared, row + i * kRows) + 1] = delta;", BACKWARD),
     ],
-    "kernels/sm90/backward_loader.h": [
+    "kernels/sm90/backward/loader.h": [
         Fault("the next keys are loaded while the last are in use", "if (!first) mbarrier_wait(pipeline.k_empty()",
               "if (false && !first) mbarrier_wait(pipeline.k_empty()", BACKWARD),
     ],
-    "kernels/sm90/dq_adder.h": [
+    "kernels/sm90/backward/dq_adder.h": [
         Fault("heads of a group add to dQ of the first", "if (++step == steps) step = 0, ++member;",
               "if (++step == steps) step = 0;", BACKWARD),
         Fault("a task counts as done for its first head alone", "n < coord.group; ++n) add_release(done + n, 1)",
@@ -249,7 +249,7 @@ CUDA_FAULTS = {
     ],
 
     # dBias on Hopper.
-    "kernels/sm90/dbias_consumer.h": [
+    "kernels/sm90/dbias/consumer.h": [
         Fault("sums of dBias start with those of the tile before",
               "          for (int n = 0; n < kKeyTiles; ++n) sums[n] = {};\n          pending", "          pending", DBIAS),
         Fault("a weight of 0 does not hide what is not finite", "prob == 0 ? 0.0f : Options::gradient(",
@@ -262,13 +262,13 @@ CUDA_FAULTS = {
         Fault("a row of all queries is the sum of one warp", "warp < kWarps; ++warp) x +=", "warp < 1; ++warp) x +=",
               DBIAS),
     ],
-    "kernels/sm90/dbias_producer.h": [
+    "kernels/sm90/dbias/producer.h": [
         Fault("the last head adds nothing to a shared bias", "n < task.end; ++n", "n + 1 < task.end; ++n", DBIAS),
         Fault("tiles of dBias that nothing sees are not written", "if (first) store(DbiasStepKind::zeros);", "", DBIAS),
         Fault("dBias takes half tiles for whole", "info.full_end = whole ? visited.full_end : visited.full_begin",
               "info.full_end = whole ? visited.full_end : visited.full_end", DBIAS),
     ],
-    "kernels/sm90/dq_scores.h": [
+    "kernels/sm90/dq/scores.h": [
         Fault("dBias is the gradient in front of softcap", "if constexpr (kOfBias) pair.slope = 1;", "", DBIAS),
     ],
     "src/cuda/families/sm90_forward.cpp": [

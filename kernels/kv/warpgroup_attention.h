@@ -67,7 +67,7 @@ struct WarpgroupAttention {
     block.softmax.exponentiate(s);
     return rescales;
   }
-  // As in sm90/consumer.h: the never-taken loop keeps the compiler from hoisting this wait above the softmax.
+  // As in sm90/forward/consumer.h: the never-taken loop keeps the compiler from hoisting this wait above the softmax.
   __device__ __forceinline__ void wait_after_softmax() const {
     do wgmma_wait<0>();
     while (work.a.group == 0);

@@ -2,11 +2,11 @@
 // the portable kernels that prepare the workspace and convert dQ. It is persistent: a CTA takes a key tile from an
 // atomic counter and visits the tiles of 64 queries that see it. Warpgroups are specialised:
 //
-//   consumers (2 or 3)  64 keys each: S^T = K Q^T, dP^T = V dO^T, dV += P^T dO, dK += dS^T Q    (sm90/dk_dv_consumer.h)
-//                       or two on the same 64 keys, one for dV and one for dK, without dQ       (sm90/split_dk_dv.h)
+//   consumers (2 or 3)  64 keys each: S^T = K Q^T, dP^T = V dO^T, dV += P^T dO, dK += dS^T Q    (sm90/backward/dk_dv_consumer.h)
+//                       or two on the same 64 keys, one for dV and one for dK, without dQ       (sm90/backward/split_dk_dv.h)
 //   producer (the last) TMA loads of K, V, Q, dO and row statistics; dQ += dS K in global memory
-//                       (sm90/backward_producer.h)
-//   or two of them      one for dQ (sm90/dq_adder.h), one that loads and claims tasks (sm90/backward_loader.h)
+//                       (sm90/backward/producer.h)
+//   or two of them      one for dQ (sm90/backward/dq_adder.h), one that loads and claims tasks (sm90/backward/loader.h)
 //
 //   registers of a consumer thread:  dK dim_qk / 2, dV dim_v / 2, S or dP or dS 32, 16-bit P or dS 16
 //   registers of a thread for dQ:    64 columns of dQ 32
@@ -33,10 +33,10 @@
 #pragma once
 
 #include "ptx/grid.h"
-#include "sm90/backward_loader.h"
-#include "sm90/dk_dv_consumer.h"
-#include "sm90/dq_adder.h"
-#include "sm90/split_dk_dv.h"
+#include "sm90/backward/dk_dv_consumer.h"
+#include "sm90/backward/dq_adder.h"
+#include "sm90/backward/loader.h"
+#include "sm90/backward/split_dk_dv.h"
 
 namespace cuflash {
 

@@ -9,7 +9,7 @@
 
 #include "ptx/cp_async.h"
 #include "ptx/grid.h"
-#include "sm90/split_row.h"
+#include "sm90/forward/split_row.h"
 
 namespace cuflash {
 

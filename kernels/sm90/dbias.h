@@ -6,9 +6,9 @@
 // bias to memory that L2 does not hold.
 //
 //   producer warp         TMA loads of Q and K, then dO and V, of one (batch, head) after the other; bias, mask and row
-//                         statistics (sm90/dbias_producer.h)
+//                         statistics (sm90/dbias/producer.h)
 //   consumer warpgroups   two, with 64 queries each: S = Q K^T, dP = dO V^T, sums += P (dP - delta)
-//                         (sm90/dbias_consumer.h)
+//                         (sm90/dbias/consumer.h)
 //
 //   registers of a consumer thread   S, dP and the sums tile_k / 2 each
 //
@@ -18,8 +18,8 @@
 #pragma once
 
 #include "ptx/grid.h"
-#include "sm90/dbias_consumer.h"
-#include "sm90/dbias_producer.h"
+#include "sm90/dbias/consumer.h"
+#include "sm90/dbias/producer.h"
 
 namespace cuflash {
 

@@ -3,8 +3,8 @@
 // tiles as sm90/forward.h does.
 //
 //   producer warpgroup   warp 0: K, V   warp 1: Q, dO, row statistics   warp 2: waits for the main kernel
-//                        warp 3: tile counts, if no other kernel counts (sm90/dq_producer.h)
-//   consumer warpgroups  64 queries each: S = Q K^T, dP = dO V^T, dQ += dS K, with dS in registers (sm90/dq_consumer.h)
+//                        warp 3: tile counts, if no other kernel counts (sm90/dq/producer.h)
+//   consumer warpgroups  64 queries each: S = Q K^T, dP = dO V^T, dQ += dS K, with dS in registers (sm90/dq/consumer.h)
 //
 //   registers            of a consumer thread: dQ dim_qk / 2, S and dP tile_k / 2 each, 16-bit dS tile_k / 4
 //
@@ -23,8 +23,8 @@
 #pragma once
 
 #include "ptx/grid.h"
-#include "sm90/dq_consumer.h"
-#include "sm90/dq_producer.h"
+#include "sm90/dq/consumer.h"
+#include "sm90/dq/producer.h"
 
 namespace cuflash {
 

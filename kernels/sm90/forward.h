@@ -3,8 +3,8 @@
 // wgmma.
 //
 //   producer warpgroup   warp 0: K, V   warp 1: Q   warp 2: zeroes hidden values
-//                        warp 3: tickets, tile statistics, bias   (sm90/producer.h)
-//   consumer warpgroups  64 queries each: Q K(n+1), then P V(n), which overlaps with softmax of n+1   (sm90/consumer.h)
+//                        warp 3: tickets, tile statistics, bias   (sm90/forward/producer.h)
+//   consumer warpgroups  64 queries each: Q K(n+1), then P V(n), which overlaps with softmax of n+1   (sm90/forward/consumer.h)
 //
 //   shared memory        64 x dim_qk for each consumer warpgroup, twice with kPrefetchQ, 64 x 128 with kStoreBySmem,
 //                        stages x tile_k x (dim_qk + dim_v), 16 bit; with kTmaBias stages x tile_q x tile_k, 16 bit,
@@ -21,8 +21,8 @@
 #pragma once
 
 #include "ptx/grid.h"
-#include "sm90/consumer.h"
-#include "sm90/producer.h"
+#include "sm90/forward/consumer.h"
+#include "sm90/forward/producer.h"
 
 namespace cuflash {
 

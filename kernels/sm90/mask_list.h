@@ -6,7 +6,7 @@
 #include "backward_params.h"
 #include "portable/backward/visited_queries.h"
 #include "ptx/grid.h"
-#include "sm90/fitted_tiles.h"
+#include "sm90/forward/fitted_tiles.h"
 #include "sm90/mask_tiles.h"
 #include "tile/operand.h"
 

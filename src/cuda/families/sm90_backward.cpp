@@ -127,7 +127,7 @@ int64_t mean_keys(const BackwardProblem& p) {
              : std::min(causal, std::min(p.window_left, p.len_k) + std::min(p.window_right, p.len_k) + 1);
 }
 
-// Whether idle warps of the main kernel prepare heads: what kernels/sm90/late_heads.h reads, and calls whose tasks take long
+// Whether idle warps of the main kernel prepare heads: what kernels/sm90/backward/late_heads.h reads, and calls whose tasks take long
 // enough for these warps to keep ahead. On an H200 calls with 1,024 keys for each query on average gain 2 to 4%; with 512,
 // all heads but the first prepared late, they lose 10%.
 bool prepares_late(const BackwardProblem& p, const Sm90BackwardConfig& c) {

@@ -3,7 +3,7 @@
 // clang-format off
 #include "tests/cuda/kernel_emulator/cuda.h"
 #include "portable/backward_prepare.h"
-#include "sm90/key_task.h"
+#include "sm90/backward/key_task.h"
 // clang-format on
 #undef cuflash
 

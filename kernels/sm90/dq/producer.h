@@ -2,8 +2,8 @@
 // one counts tiles.
 #pragma once
 
-#include "sm90/backward_options.h"
-#include "sm90/dq_pipeline.h"
+#include "sm90/backward/options.h"
+#include "sm90/dq/pipeline.h"
 #include "sm90/tma_load.h"
 #include "sm90/visited_work.h"
 

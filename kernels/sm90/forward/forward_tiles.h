@@ -5,7 +5,7 @@
 #pragma once
 
 #include "ptx/grid.h"
-#include "sm90/pipeline.h"
+#include "sm90/forward/pipeline.h"
 #include "sm90/visited_work.h"
 
 namespace cuflash {

@@ -9,7 +9,7 @@
 
 #include "portable/backward_prepare.h"
 #include "ptx/barrier.h"
-#include "sm90/backward_pipeline.h"
+#include "sm90/backward/pipeline.h"
 
 namespace cuflash {
 

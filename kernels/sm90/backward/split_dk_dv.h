@@ -9,7 +9,7 @@
 // 3e-8, which are all that a gradient consists of where one probability of a row is 1 and its dS is 0.
 #pragma once
 
-#include "sm90/key_consumer.h"
+#include "sm90/backward/key_consumer.h"
 
 namespace cuflash {
 

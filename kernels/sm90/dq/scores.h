@@ -5,7 +5,7 @@
 #include "attn/score.h"
 #include "portable/backward/exponentiate.h"
 #include "ptx/warpgroup.h"
-#include "sm90/backward_options.h"
+#include "sm90/backward/options.h"
 #include "sm90/lane_coord.h"
 #include "sm90/pair_bits.h"
 #include "sm90/step_info.h"

@@ -4,7 +4,7 @@
 
 #include "attn/visited_tiles.h"
 #include "ptx/compiler.h"
-#include "sm90/dbias_pipeline.h"
+#include "sm90/dbias/pipeline.h"
 #include "sm90/tma_load.h"
 
 namespace cuflash {

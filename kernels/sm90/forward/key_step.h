@@ -2,9 +2,9 @@
 #pragma once
 
 #include "attn/tile_scores.h"
+#include "sm90/forward/pipeline.h"
 #include "sm90/lane_coord.h"
 #include "sm90/mask_bits.h"
-#include "sm90/pipeline.h"
 
 namespace cuflash {
 

@@ -16,8 +16,8 @@
 #pragma once
 
 #include "ptx/barrier.h"
+#include "sm90/backward/key_task.h"
 #include "sm90/key_mask_tile.h"
-#include "sm90/key_task.h"
 #include "sm90/mask_tiles.h"
 #include "sm90/step_info.h"
 #include "tile/swizzled.h"

@@ -3,8 +3,8 @@
 #pragma once
 
 #include "ptx/warpgroup.h"
-#include "sm90/backward_pipeline.h"
-#include "sm90/key_scores.h"
+#include "sm90/backward/key_scores.h"
+#include "sm90/backward/pipeline.h"
 #include "sm90/products.h"
 #include "sm90/ring.h"
 #include "sm90/store.h"

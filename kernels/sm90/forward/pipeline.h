@@ -11,9 +11,9 @@
 #pragma once
 
 #include "ptx/barrier.h"
+#include "sm90/forward/term_tiles.h"
 #include "sm90/mask_tiles.h"
 #include "sm90/ring.h"
-#include "sm90/term_tiles.h"
 #include "sm90/tile_info.h"
 #include "tile/swizzled.h"
 

@@ -7,8 +7,8 @@
 #pragma once
 
 #include "sm90/consumer_sync.h"
-#include "sm90/dq_pipeline.h"
-#include "sm90/dq_scores.h"
+#include "sm90/dq/pipeline.h"
+#include "sm90/dq/scores.h"
 #include "sm90/products.h"
 #include "sm90/store.h"
 #include "sm90/tile_scheduler.h"

@@ -3,7 +3,7 @@
 // dQ.
 #pragma once
 
-#include "sm90/backward_pipeline.h"
+#include "sm90/backward/pipeline.h"
 #include "sm90/fence_operands.h"
 
 namespace cuflash {

@@ -3,7 +3,7 @@
 #pragma once
 
 #include "ptx/warpgroup.h"
-#include "sm90/dq_panel.h"
+#include "sm90/backward/dq_panel.h"
 #include "sm90/lane_coord.h"
 #include "sm90/ring.h"
 #include "tile/finite.h"

@@ -4,9 +4,9 @@
 
 #include "ptx/grid.h"
 #include "ptx/warpgroup.h"
-#include "sm90/backward_options.h"
-#include "sm90/backward_pipeline.h"
-#include "sm90/dq_panel.h"
+#include "sm90/backward/dq_panel.h"
+#include "sm90/backward/options.h"
+#include "sm90/backward/pipeline.h"
 #include "sm90/ring.h"
 #include "sm90/tma_load.h"
 #include "tile/finite.h"

@@ -10,7 +10,7 @@
 // registers hold everything: S is in Y and Z, dP in X and Y, P in Z, dS in X, and S(n+1) in Y and Z again.
 #pragma once
 
-#include "sm90/key_consumer.h"
+#include "sm90/backward/key_consumer.h"
 
 namespace cuflash {
 

@@ -2,9 +2,9 @@
 // values, one draws tickets and counts tiles.
 #pragma once
 
-#include "sm90/forward_tiles.h"
+#include "sm90/forward/forward_tiles.h"
+#include "sm90/forward/packed_rows.h"
 #include "sm90/mask_bits.h"
-#include "sm90/packed_rows.h"
 #include "sm90/tma_load.h"
 #include "tile/finite.h"
 

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "kv/split_reduce.h"
-#include "sm90/split_store.h"
+#include "sm90/forward/split_store.h"
 
 namespace cuflash {
 

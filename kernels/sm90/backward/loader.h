@@ -2,8 +2,8 @@
 // other two prepare heads that later tasks visit.
 #pragma once
 
-#include "sm90/backward_producer.h"
-#include "sm90/late_heads.h"
+#include "sm90/backward/late_heads.h"
+#include "sm90/backward/producer.h"
 
 namespace cuflash {
 

@@ -5,8 +5,8 @@
 #pragma once
 
 #include "sm90/consumer_sync.h"
-#include "sm90/dbias_pipeline.h"
-#include "sm90/dq_scores.h"
+#include "sm90/dbias/pipeline.h"
+#include "sm90/dq/scores.h"
 #include "sm90/products.h"
 #include "sm90/store.h"
 
