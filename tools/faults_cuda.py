@@ -28,7 +28,8 @@ CUDA_FAULTS = {
     ],
     "kernels/sm90/backward/key_scores.h": [
         Fault("backward takes the polynomial for scores beyond its range",
-              "largest_magnitude(s) >= cap.exponent.limit", "largest_magnitude(s) < 0", BACKWARD),
+              "largest_magnitude(s) >= cap.exponent.limit",
+              "largest_magnitude(s) >= 1e9f * cap.exponent.limit", BACKWARD),
     ],
     "kernels/sm90/forward/consumer.h": [
         Fault("a warp takes the polynomial for scores beyond its range", "largest_magnitude(s) >= cap.limit",
