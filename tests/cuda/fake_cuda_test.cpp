@@ -161,6 +161,27 @@ TEST_F(FakeGpus, DamageOnTheDeviceIsFound) {
   EXPECT_NE(o.unwritten(), "");
 }
 
+// TMA writes whole pieces of 16 bytes, and so beyond a row of 57 elements. Strides of a single row forbid no tensor map.
+TEST_F(FakeGpus, OutputsOfOddRowsAreNotStoredByTma) {
+  if (cuda::wanted_kernels() != cuda::Kernels::best)
+    GTEST_SKIP() << "CUFLASH_CUDA_KERNELS excludes kernels with tensor maps";
+  static int launches = 0;
+  gpus.on_launch = [](const FakeLaunch& launch) {
+    ASSERT_EQ(launch.params_size, 0u);
+    EXPECT_EQ(static_cast<const Sm90ForwardParams*>(launch.params)->store_o_by_tma, 0);
+    ++launches;
+  };
+  cuda::CUdeviceptr memory = 0;
+  const cuda::DeviceGuard first(cuda::device(0));
+  cuda::check(cuda::driver().cuMemAlloc(&memory, 1 << 16), "cuMemAlloc");
+  const auto row = [&](size_t offset, int64_t dim) {
+    return bhsd(reinterpret_cast<uint16_t*>(memory + offset), DType::bf16, 1, 1, 1, dim);
+  };
+  flash_attention_forward({.q = row(0, 233), .k = row(1024, 233), .v = row(2048, 57)}, {.o = row(3072, 57)});
+  cuda::driver().cuMemFree(memory);
+  EXPECT_EQ(launches, 1);
+}
+
 // For compute-sanitizer: see check/memory/mirror.h.
 TEST_F(FakeGpus, InAnAllocationOfItsOwnARowEndsWithAVectorOfWhichTheRestIsNaN) {
   if (!std::getenv("CUFLASH_CHECK_ELEMENTS_ONLY")) GTEST_SKIP() << "CUFLASH_CHECK_ELEMENTS_ONLY is not set";

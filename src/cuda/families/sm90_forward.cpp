@@ -446,10 +446,17 @@ TensorMap packed_query_map(const ForwardProblem& p, int packed) {
   return tensor_map(q, {e.dim, e.heads, e.rows, e.batch}, packed, kPanelColumns, kWarpgroupRows / packed);
 }
 
+// Whether O can leave by TMA. Of a row that ends within a piece of 16 bytes TMA writes more than the row: an H200 wrote the
+// byte after 57 elements.
+bool stores_by_tma(const ForwardProblem& p, const ConstRows& o) {
+  return p.dim_v * static_cast<int64_t>(size_of(o.dtype)) % 16 == 0 && o.dtype == p.dtype &&
+         has_tensor_map(o, output_extent(p));
+}
+
 Sm90ForwardParams params_of(const ForwardProblem& p, const ForwardPlan& plan, const LaunchContext& context) {
   const auto c = plan.launch.kernel.as<Sm90ForwardConfig>();
   const ConstRows o{p.o.data, p.o.dtype, p.o.batch_stride, p.o.head_stride, p.o.row_stride};
-  const bool store_tma = (c.schedule & kStoreBySmem) != 0 && o.dtype == p.dtype && has_tensor_map(o, output_extent(p));
+  const bool store_tma = (c.schedule & kStoreBySmem) != 0 && stores_by_tma(p, o);
   const int packed = static_cast<int>(plan.packed_heads);
   return {packed > 1 ? packed_query_map(p, packed) : tensor_map(p.q, query_extent(p), kWarpgroupRows),
           tensor_map(p.k, key_extent(p), plan.tile_k),
