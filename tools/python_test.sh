@@ -47,7 +47,10 @@ introduce() { # python
 run() { # python
   local result=0 workers=()
   introduce "$1" || return
-  ! has "$1" xdist || workers=(-n "${JOBS:-$(nproc)}")
+  if has "$1" xdist; then
+    workers=(-n "${JOBS:-$(nproc)}")
+    export OMP_NUM_THREADS=${OMP_NUM_THREADS:-1} # of a worker: there are as many as cores
+  fi
   rm -f "$skips"
   CUFLASH_TEST_DEVICE=$device CUFLASH_TEST_SKIPS=$skips \
     "$1" -m pytest -q -ra ${workers[@]+"${workers[@]}"} tests/python "${@:2}" | tee build/python-test.log || result=$?
