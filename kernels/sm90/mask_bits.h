@@ -20,14 +20,14 @@ struct MaskBits {
   }
 };
 
-// kWords words of a row in shared memory, which start at a multiple of as many bytes if that is a power of two.
-template <int kWords>
+// kWords words of a row in shared memory. kAligned: they start at a multiple of as many bytes if that is a power of two.
+template <int kWords, bool kAligned>
 __device__ __forceinline__ void load_mask_words(unsigned address, unsigned* words) {
   const void* from = __cvta_shared_to_generic(address);
-  if constexpr (kWords == 4) {
+  if constexpr (kAligned && kWords == 4) {
     const uint4 four = *static_cast<const uint4*>(from);
     words[0] = four.x, words[1] = four.y, words[2] = four.z, words[3] = four.w;
-  } else if constexpr (kWords == 2) {
+  } else if constexpr (kAligned && kWords == 2) {
     const uint2 two = *static_cast<const uint2*>(from);
     words[0] = two.x, words[1] = two.y;
   } else {
@@ -62,7 +62,7 @@ struct LaneMask {
     for (int r = 0; r < 2; ++r) {
       unsigned row[kWords + 1];
       row[kWords] = 0;
-      load_mask_words<kStartsWords ? kWords : kWords + 1>(
+      load_mask_words<kStartsWords ? kWords : kWords + 1, kStartsWords>(
           bits.row(lane_row + 8 * r) + static_cast<unsigned>(in_box / 32 * 4), row);
 #pragma unroll
       for (int w = 0; w < kWords; ++w) words[r][w] = __funnelshift_r(row[w], row[w + 1], skipped);

@@ -3,11 +3,18 @@
 #define cuflash host_kernels
 // clang-format off
 #include "tests/cuda/kernel_emulator/cuda.h"
+#include "sm90/mask_bits.h"
 #include "sm90/pair_bits.h"
 // clang-format on
 #undef cuflash
 
 #include <gtest/gtest.h>
+
+#include <span>
+
+namespace host_kernels {
+alignas(1024) unsigned char memory[(size_t{228} << 10) + 128];  // shared
+}
 
 namespace {
 
@@ -59,6 +66,34 @@ TEST(PairBits, OfDropoutAreItsDecisions) {
       });
     }
   }
+}
+
+// Rows of a box of 128 keys, or of two where key tiles straddle them. A tile of 80 keys may begin at any multiple of 16.
+template <int kTileK>
+void expect_bits_of_tiles() {
+  constexpr int kBytes = mask_box_bytes(kTileK), kRows = 64, kTiles = 40;
+  const std::span<unsigned char> box(memory, kRows * kBytes);
+  for (int tile = 0; tile < kTiles; ++tile) {
+    unsigned seed = static_cast<unsigned>(kTileK * 1000 + tile);
+    for (unsigned char& byte : box) seed = seed * 1664525 + 1013904223, byte = static_cast<unsigned char>(seed >> 24);
+    const int k_first = tile * kTileK, first = kTileK == kMaskBoxKeys ? 0 : k_first % kMaskBoxKeys;
+    for (const int lane : {0, 5, 31}) {
+      const int row = lane / 4, column = lane % 4 * 2;
+      LaneMask<kTileK> mask;
+      mask.load({shared_address(memory), true}, k_first, row, column);
+      for (int r = 0; r < 2; ++r)
+        for (int c = 0; c + column < kTileK; ++c) {
+          const int bit = first + column + c;
+          const bool shown = (box[(row + 8 * r) * kBytes + bit / 8] >> bit % 8 & 1) != 0;
+          ASSERT_EQ(mask.sees(r, c), shown)
+              << kTileK << " keys, tile " << tile << ", lane " << lane << ", column " << c;
+        }
+    }
+  }
+}
+TEST(MaskBits, AreThoseOfTheTile) {
+  expect_bits_of_tiles<16>(), expect_bits_of_tiles<48>(), expect_bits_of_tiles<64>(), expect_bits_of_tiles<80>();
+  expect_bits_of_tiles<96>(), expect_bits_of_tiles<112>(), expect_bits_of_tiles<128>();
 }
 
 }  // namespace
