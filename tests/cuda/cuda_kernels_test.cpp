@@ -1,12 +1,18 @@
 // Every family of kernels compiles for every architecture without spills, without warnings from ptxas, and within the
-// shared memory of the architecture. Compiles a representative set, and nothing for sm_89; with CUFLASH_TEST_SCALE=3 more
+// shared memory of the architecture. Takes a representative set, and nothing for sm_89; with CUFLASH_TEST_SCALE=3 more
 // head sizes, and more sets of options of the sm90 families; with 10 or more everything that `cuflash pack` compiles; below
 // 1 (sanitizers of host code) the kernels of one problem.
+//
+// Compiles the kernels that tests/cuda/cuda_kernels.txt does not record with the same sources and compiler, and a sample of
+// the others; with CUFLASH_TEST_SCALE=10 all. CUFLASH_UPDATE_KERNELS=1 build/release/bin/cuda_kernels_test rewrites the
+// file; commit the difference, which shows what a change did to the registers of kernels.
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <atomic>
+#include <cstdio>
 #include <cstdlib>
+#include <fstream>
 #include <mutex>
 #include <thread>
 
@@ -14,6 +20,7 @@
 #include "cuda/jit/compile.h"
 #include "cuda/plan/typical.h"
 #include "error.h"
+#include "kernel_record.h"
 #include "nvrtc.h"
 
 namespace cuflash::cuda {
@@ -226,22 +233,77 @@ std::vector<Launch> all_launches_for(const Arch& arch) {
 
 class Kernels : public testing::TestWithParam<const char*> {};
 
-// What is wrong with a kernel, or "".
-std::string fault(const Launch& launch, const Arch& arch) {
+bool updates_record() { return std::getenv("CUFLASH_UPDATE_KERNELS") != nullptr; }
+
+test::KernelRecord& record() {
+  static test::KernelRecord instance = test::read_record(CUFLASH_KERNELS_FILE);
+  return instance;
+}
+
+struct Kernel {
+  Launch launch;
+  std::string name;
+  test::KernelReport report{};  // the recorded one until it is compiled
+  bool recorded = false, compiled = false;
+
+  // One in so many is compiled although it is recorded: the record may be another compiler's of the same version.
+  bool is_sampled() const { return std::stoul(report.sources.substr(0, 4), nullptr, 16) % 16 == 0; }
+};
+
+std::vector<Kernel> kernels_of(const std::vector<Launch>& launches) {
+  std::vector<Kernel> kernels;
+  for (const Launch& launch : launches) {
+    Kernel kernel{launch, name_of(launch.kernel)};
+    kernel.report.sources = test::digest_of(program_of(launch.kernel), nvrtc().version);
+    const auto found = record().find(kernel.name);
+    kernel.recorded = found != record().end() && found->second.sources == kernel.report.sources;
+    if (kernel.recorded) kernel.report = found->second;
+    kernels.push_back(kernel);
+  }
+  return kernels;
+}
+
+// Compiles the kernel, and returns what is wrong with it besides its shared memory.
+std::string compile_fault(Kernel& kernel) {
   try {
-    const KernelUse use = read_use(compile(program_of(launch.kernel)).log);
+    const KernelUse use = read_use(compile(program_of(kernel.launch.kernel)).log);
+    kernel.compiled = true;
+    kernel.report.registers = use.registers, kernel.report.static_shared = use.static_shared;
     std::string text;
     if (use.registers <= 0) text += " no report of ptxas;";
     if (use.spill_stores != 0 || use.spill_loads != 0)
       text += join(" spills ", use.spill_stores, " and ", use.spill_loads, " bytes;");
     if (use.stack != 0) text += join(" has ", use.stack, " bytes of stack;");
-    if (use.static_shared + launch.shared_bytes > arch.shared_per_block)
-      text += join(" needs ", use.static_shared + launch.shared_bytes, " bytes of shared memory;");
     for (const std::string& warning : use.warnings) text += " " + warning + ";";
     return text;
   } catch (const FlashAttentionError& error) {
     return error.what();
   }
+}
+
+void compile_side_by_side(const std::vector<Kernel*>& kernels) {
+  std::atomic<size_t> next{0};
+  std::mutex mutex;
+  const auto work = [&] {
+    for (size_t n; (n = next++) < kernels.size();) {
+      const std::string text = compile_fault(*kernels[n]);
+      const std::lock_guard lock(mutex);
+      EXPECT_EQ(text, "") << kernels[n]->name;
+    }
+  };
+  std::vector<std::jthread> helpers;
+  for (unsigned n = 1; n < std::thread::hardware_concurrency(); ++n) helpers.emplace_back(work);
+  work();
+}
+
+bool is_as_recorded(const Kernel& kernel) {
+  return !kernel.recorded || !kernel.compiled || kernel.report == record().at(kernel.name);
+}
+
+void write(const std::vector<Kernel>& kernels, const std::string& arch) {
+  std::erase_if(record(), [&](const auto& entry) { return entry.first.find(":" + arch + ":") != std::string::npos; });
+  for (const Kernel& kernel : kernels) record()[kernel.name] = kernel.report;
+  test::write_record(CUFLASH_KERNELS_FILE, record());
 }
 
 TEST_P(Kernels, CompileWithoutSpillsOrComplaints) {
@@ -250,27 +312,57 @@ TEST_P(Kernels, CompileWithoutSpillsOrComplaints) {
   // The same instructions, and as little shared memory as sm_120.
   if (arch.number() == 89 && scale() < 10)
     GTEST_SKIP() << "sm_80 and sm_120 stand for it; CUFLASH_TEST_SCALE=10 compiles all";
-  const std::vector<Launch> launches = scale() >= 10 ? all_launches_for(arch) : launches_for(arch);
-  ASSERT_GE(launches.size(), 5u);
-  RecordProperty("kernels", static_cast<int>(launches.size()));
-  std::atomic<size_t> next{0};
-  std::mutex mutex;
-  const auto work = [&] {
-    for (size_t n; (n = next++) < launches.size();) {
-      const std::string text = fault(launches[n], arch);
-      const std::lock_guard lock(mutex);
-      EXPECT_EQ(text, "") << name_of(launches[n].kernel);
-    }
-  };
-  std::vector<std::jthread> helpers;
-  for (unsigned n = 1; n < std::thread::hardware_concurrency(); ++n) helpers.emplace_back(work);
-  work();
+  std::vector<Kernel> kernels = kernels_of(scale() >= 10 ? all_launches_for(arch) : launches_for(arch));
+  ASSERT_GE(kernels.size(), 5u);
+  std::vector<Kernel*> needed, others;
+  for (Kernel& kernel : kernels)
+    (scale() >= 10 || !kernel.recorded || kernel.is_sampled() ? needed : others).push_back(&kernel);
+  compile_side_by_side(needed);
+  if (!std::all_of(kernels.begin(), kernels.end(), is_as_recorded)) compile_side_by_side(others);
+  for (const Kernel& kernel : kernels)
+    EXPECT_LE(kernel.report.static_shared + static_cast<int64_t>(kernel.launch.shared_bytes), arch.shared_per_block)
+        << kernel.name << ": bytes of shared memory";
+  const auto compiled = std::count_if(kernels.begin(), kernels.end(), [](const Kernel& k) { return k.compiled; });
+  const auto unrecorded = std::count_if(kernels.begin(), kernels.end(), [](const Kernel& k) { return !k.recorded; });
+  std::printf("%s: %zu kernels, of which %td were compiled\n", GetParam(), kernels.size(), compiled);
+  if (updates_record() && !HasFailure()) write(kernels, GetParam());
+  else if (unrecorded != 0)
+    std::printf("%td are not in cuda_kernels.txt: CUFLASH_UPDATE_KERNELS=1 records them\n", unrecorded);
 }
 
 INSTANTIATE_TEST_SUITE_P(Archs, Kernels, testing::Values("sm_80", "sm_89", "sm_90a", "sm_120"),
                          [](const auto& param) { return std::string(param.param); });
 
-// The test above depends on this parser.
+// A kernel is compiled again if anything that its machine code depends on has changed.
+TEST(KernelRecord, DigestIsThatOfWhatIsCompiled) {
+  const Program small = test::small_program();
+  const std::string digest = test::digest_of(small, 1300);
+  EXPECT_EQ(digest, test::digest_of(small, 1300));
+  EXPECT_NE(digest, test::digest_of(small, 1301));
+  EXPECT_NE(digest, test::digest_of(test::small_program(1), 1300));
+  const auto changed = [&](const std::string& before, const char* arch = "sm_90a") {
+    return test::digest_of({small.name, arch_named(arch), before + small.source}, 1300);
+  };
+  EXPECT_EQ(digest, changed("// a comment\n\n  // another\n"));
+  EXPECT_NE(digest, changed("", "sm_80"));
+  // config.h is reached through each of these, and one of them has more.
+  const std::string direct = changed("#include \"config.h\"\n"), more = changed("#include \"params.h\"\n");
+  EXPECT_NE(direct, more);
+  EXPECT_NE(direct, changed("#include \"no_such_header.h\"\n"));
+}
+
+TEST(KernelRecord, IsReadAsItIsWritten) {
+  const std::string path = testing::TempDir() + "kernel_record.txt";
+  const test::KernelRecord record{{"a:sm_80:f32,1", {"0123456789abcdef", 255, 16}}, {"b:sm_90a:bf16,2", {"f", 24, 0}}};
+  test::write_record(path, record);
+  EXPECT_EQ(test::read_record(path), record);
+  std::ofstream(path, std::ios::app) << "c:sm_80:f32,1 registers many\n";
+  EXPECT_THROW(test::read_record(path), std::runtime_error);
+  std::remove(path.c_str());
+  EXPECT_TRUE(test::read_record(path).empty());
+}
+
+// The first test depends on this parser.
 TEST(KernelUse, IsReadFromAReport) {
   const KernelUse use = read_use(
       "ptxas info    : 24 bytes gmem\n"
