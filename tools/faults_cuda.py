@@ -131,6 +131,10 @@ CUDA_FAULTS = {
         Fault("a mask's second row of a lane is its first", "bits.row(lane_row + 8 * r)", "bits.row(lane_row)", FORWARD),
         Fault("a window ends one key late in a masked tile", "words[r][w] &= below(end - 32 * w)",
               "words[r][w] &= below(end + 1 - 32 * w)", FORWARD),
+        Fault("mask bits of a tile of 80 keys are loaded as one vector", "kAligned && kWords == 4", "kWords == 4",
+              "cuda_pair_bits_test"),
+        Fault("mask bits of a tile within a word are not shifted", "kStartsWords ? 0 : k_first % 32",
+              "0 * k_first", "cuda_pair_bits_test"),
     ],
     "kernels/sm90/key_mask_tile.h": [
         Fault("mask bits of keys are transposed by half", "for (int n = 4; n > 0; n /= 2)",

@@ -26,19 +26,20 @@ struct CtaNumbers {
   unsigned x = 0, y = 0, z = 0;
 };
 inline CtaNumbers blockIdx, gridDim;
-struct uint4 {
+// Aligned as on a GPU, which traps on a vector at another address. So does the compiler's check (CMakeLists.txt).
+struct alignas(16) uint4 {
   unsigned x, y, z, w;
 };
-struct uint2 {
+struct alignas(8) uint2 {
   unsigned x, y;
 };
-struct float2 {
+struct alignas(8) float2 {
   float x, y;
 };
-struct double2 {
+struct alignas(16) double2 {
   double x, y;
 };
-struct float4 {
+struct alignas(16) float4 {
   float x, y, z, w;
 };
 
