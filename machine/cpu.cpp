@@ -5,7 +5,7 @@
 #include <set>
 #include <sstream>
 
-#include "cpu/cpuinfo.h"
+#include "cpu/plan/cpuinfo.h"
 #include "error.h"
 
 namespace cuflash::machine {

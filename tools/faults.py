@@ -29,7 +29,7 @@ FAULTS = {
         Fault("lengths are read a second time", "memory.on_cuda() ? static_cast<const int32_t*>(a.t.data)",
               "memory.on_cuda() || extent > 0 ? static_cast<const int32_t*>(a.t.data)", "snapshot_test"),
     ],
-    "src/cpu/workspace.cpp": [
+    "src/cpu/plan/workspace.cpp": [
         Fault("a workspace may be too small", "execution.workspace_size < bytes", "false", "rejections_structs_test"),
         Fault("a kept block may be too small", "block && block->bytes >= bytes", "block", "rejections_allocation_test"),
         Fault("a kept block serves two calls", "kept.exchange(nullptr, std::memory_order_acquire);\n    if",
@@ -337,7 +337,7 @@ FAULTS = {
               "item.keys.begin / 16 * 16", "cache_test"),
         Fault("splits without keys take part in the merge", "n < item.splits; ++n) {", "n < plan_.splits; ++n) {", CACHE),
     ],
-    "src/cpu/plan.cpp": [
+    "src/cpu/plan/plan.cpp": [
         Fault("the longest queries choose the path of all", "takes_decode(p, p.cache ? s.len_q : p.len_q)",
               "takes_decode(p, std::max(s.len_q, p.len_q))", "regressions_cache_test"),
         Fault("splits by what fills the machine",
@@ -357,7 +357,7 @@ FAULTS = {
     ],
 
     # Gradients.
-    "src/cpu/plan.h": [
+    "src/cpu/plan/plan.h": [
         Fault("lost tail tile", "begin < range.end; begin += tile",
               "begin + tile <= range.end || begin == 0; begin += tile"),
     ],

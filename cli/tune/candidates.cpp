@@ -9,7 +9,7 @@
 #include "cli/tune/neighbours.h"
 #include "cpu/backward.h"
 #include "cpu/forward.h"
-#include "cpu/tuned_tile.h"
+#include "cpu/plan/tuned_tile.h"
 #include "cuda/plan/typical.h"
 #include "support/text.h"
 

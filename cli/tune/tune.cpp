@@ -12,7 +12,7 @@
 #include "cli/tune/option_sets.h"
 #include "cli/tune/results.h"
 #include "cli/tune/search.h"
-#include "cpu/tuned_tile.h"
+#include "cpu/plan/tuned_tile.h"
 #include "cuda/driver/device.h"
 #include "cuda/jit/disk_cache.h"
 #include "cuda/jit/nvrtc.h"

@@ -1,7 +1,7 @@
 // Softcap: s = softcap * tanh(scale * dot / softcap), from a stored argument of tanh.
 //
 // f16 and bf16 have a fast tanh with an absolute error below 5e-7, and 6.5e-7 relative to tanh within the range of its
-// polynomial (tests/cuda/cuda_softcap_test). Scores of most models stay in that range, where tanh takes only FMA
+// polynomial (tests/cuda/kernels/cuda_softcap_test). Scores of most models stay in that range, where tanh takes only FMA
 // instructions; two more instructions of the exponential unit per score would take longer than the products. The
 // choice between polynomial and exponential is made for each element, so that a score is a function of its dot product
 // alone. A warp may vote to skip the exponentials if every element of its tile is in the polynomial's range; this does

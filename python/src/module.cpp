@@ -14,7 +14,7 @@
 #include "page_pool.h"
 #include "raise.h"
 #include "torch_calls.h"
-#include "xla_ffi.h"
+#include "xla/xla_ffi.h"
 
 namespace cuflash::python {
 namespace {

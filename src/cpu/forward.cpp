@@ -7,11 +7,11 @@
 #include "cpu/kv/decode.h"
 #include "cpu/kv/key_rows.h"
 #include "cpu/panel.h"
+#include "cpu/plan/tuned_tile.h"
+#include "cpu/plan/workspace.h"
 #include "cpu/read_ahead.h"
 #include "cpu/threads/threads.h"
 #include "cpu/tile_counter.h"
-#include "cpu/tuned_tile.h"
-#include "cpu/workspace.h"
 
 namespace cuflash::cpu {
 namespace {

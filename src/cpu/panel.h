@@ -4,9 +4,9 @@
 #include <cstdint>
 #include <numeric>
 
-#include "cpu/arena.h"
 #include "cpu/kernels.h"
-#include "cpu/plan.h"
+#include "cpu/plan/arena.h"
+#include "cpu/plan/plan.h"
 #include "cpu/tile_mask.h"
 #include "problem/problem.h"
 #include "problem/visibility.h"

@@ -3,7 +3,7 @@
 
 #include <atomic>
 
-#include "cpu/plan.h"
+#include "cpu/plan/plan.h"
 
 namespace cuflash::cpu {
 

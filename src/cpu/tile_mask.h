@@ -2,8 +2,8 @@
 // see nothing are skipped, and panels that see everything are computed as without a mask.
 #pragma once
 
-#include "cpu/arena.h"
-#include "cpu/plan.h"
+#include "cpu/plan/arena.h"
+#include "cpu/plan/plan.h"
 #include "problem/problem.h"
 
 namespace cuflash::cpu {

@@ -3,7 +3,7 @@
 
 #include "cpu/kernels.h"
 #include "cpu/kv/decode.h"
-#include "cpu/plan.h"
+#include "cpu/plan/plan.h"
 #include "problem/problem.h"
 
 namespace cuflash::cpu {

@@ -13,7 +13,7 @@
 #include "cuda/jit/compile.h"
 #include "files/error.h"
 #include "tests/cli/program.h"
-#include "tests/cuda/nvrtc.h"
+#include "tests/cuda/jit/nvrtc.h"
 
 namespace cuflash::cli {
 namespace {

@@ -16,7 +16,7 @@
 #include "cuda/plan/typical.h"
 #include "support/text.h"
 #include "tests/cli/program.h"
-#include "tests/cuda/nvrtc.h"
+#include "tests/cuda/jit/nvrtc.h"
 
 namespace cuflash::cli {
 namespace {

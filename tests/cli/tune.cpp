@@ -7,7 +7,7 @@
 #include "cli/bench/grid.h"
 #include "cli/tune/option_sets.h"
 #include "cli/tune/search.h"
-#include "cpu/tuned_tile.h"
+#include "cpu/plan/tuned_tile.h"
 #include "tests/cli/program.h"
 #include "tuned/table.h"
 

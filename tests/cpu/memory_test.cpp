@@ -13,7 +13,7 @@
 #include <string>
 
 #include "cli/io/memory_profile.h"
-#include "cpu/workspace.h"
+#include "cpu/plan/workspace.h"
 #include "reference/naive.h"
 #include "tests/shared/support.h"
 

@@ -7,7 +7,7 @@
 #include <memory>
 #include <new>
 
-#include "cpu/workspace.h"
+#include "cpu/plan/workspace.h"
 #include "problem/tensor_rules.h"
 #include "tests/problem/rejections_cache.h"
 #include "tests/shared/support.h"

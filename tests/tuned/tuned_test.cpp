@@ -2,7 +2,7 @@
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 
-#include "cpu/tuned_tile.h"
+#include "cpu/plan/tuned_tile.h"
 #include "cuda/families/family.h"
 #include "cuda/families/sm90_measured_tables.h"
 #include "cuda/jit/disk_cache.h"

@@ -7,10 +7,10 @@
 
 #include "cpu/kv/decode_scratch.h"
 #include "cpu/kv/paged_rows.h"
+#include "cpu/plan/workspace.h"
 #include "cpu/score_rows.h"
 #include "cpu/threads/threads.h"
 #include "cpu/tile_counter.h"
-#include "cpu/workspace.h"
 
 namespace cuflash::cpu {
 namespace {

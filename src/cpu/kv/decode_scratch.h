@@ -3,10 +3,10 @@
 
 #include <algorithm>
 
-#include "cpu/arena.h"
 #include "cpu/kv/decode_kernels.h"
 #include "cpu/kv/paged_rows.h"
-#include "cpu/plan.h"
+#include "cpu/plan/arena.h"
+#include "cpu/plan/plan.h"
 
 namespace cuflash::cpu {
 

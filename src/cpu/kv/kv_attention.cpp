@@ -5,9 +5,9 @@
 #include "cpu/forward.h"
 #include "cpu/kv/append.h"
 #include "cpu/kv/decode.h"
-#include "cpu/plan.h"
+#include "cpu/plan/plan.h"
+#include "cpu/plan/workspace.h"
 #include "cpu/threads/threads.h"
-#include "cpu/workspace.h"
 #include "error.h"
 
 namespace cuflash::cpu {

@@ -6,7 +6,7 @@
 
 #include "cpu/kv/decode_kernels.h"
 #include "cpu/kv/key_rows.h"
-#include "cpu/plan.h"
+#include "cpu/plan/plan.h"
 
 namespace cuflash::cpu {
 

@@ -1,6 +1,6 @@
 // The portable forward kernel: mma.sync and cp.async, for every architecture from sm_80 on.
 //
-// Every config of the tables compiles without spills for every load it is listed for (tests/cuda/cuda_kernels_test);
+// Every config of the tables compiles without spills for every load it is listed for (tests/cuda/jit/cuda_kernels_test);
 // the order is that of the times on an H200 (docs/lab/portable.md).
 #include <span>
 

@@ -4,12 +4,12 @@
 #include <optional>
 
 #include "cuda/driver/tensor_map.h"
-#include "cuda/families/mask_lists.h"
 #include "cuda/families/params_backward.h"
 #include "cuda/families/registry.h"
 #include "cuda/families/sm90_measured_tables.h"
 #include "cuda/plan/backward_common.h"
 #include "cuda/plan/key_parts.h"
+#include "cuda/plan/mask_lists.h"
 #include "cuda/plan/tile_order.h"
 #include "cuda/plan/tuned_config.h"
 #include "error.h"

@@ -6,11 +6,11 @@
 
 #include "cuda/driver/tensor_map.h"
 #include "cuda/families/forward_by_kv.h"
-#include "cuda/families/mask_lists.h"
 #include "cuda/families/params_forward.h"
 #include "cuda/families/registry.h"
 #include "cuda/families/sm90_forward_tiles.h"
 #include "cuda/plan/key_splits.h"
+#include "cuda/plan/mask_lists.h"
 #include "cuda/plan/plan_common.h"
 #include "cuda/plan/tile_order.h"
 #include "cuda/plan/tuned_config.h"

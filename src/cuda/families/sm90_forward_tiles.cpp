@@ -1,4 +1,4 @@
-// Every config of the tables compiles without spills for all problems that it serves (tests/cuda/cuda_kernels_test).
+// Every config of the tables compiles without spills for all problems that it serves (tests/cuda/jit/cuda_kernels_test).
 // Configs without options were measured on an H200 (docs/lab/sm90_forward.md); cuflash tune measures them again. Sets
 // of options that it has measured come first, from sm90_measured_tables.h.
 #include "cuda/families/sm90_forward_tiles.h"

@@ -1,4 +1,4 @@
-"""The declarations of XLA's interface in python/src/xla_ffi_api.h against the header that jax ships."""
+"""The declarations of XLA's interface in python/src/xla/xla_ffi_api.h against the header that jax ships."""
 
 import os
 import pathlib
@@ -58,7 +58,7 @@ def test_the_structs_are_those_of_xla(tmp_path):
     include = pathlib.Path(jax.ffi.include_dir())
     if not compiler or not (include / "xla/ffi/api/c_api.h").exists():
         pytest.skip("needs a C++ compiler and the headers that jax ships")
-    lines = ["#include <cstddef>", '#include "xla_ffi_api.h"', "#include <xla/ffi/api/c_api.h>",
+    lines = ["#include <cstddef>", '#include "xla/xla_ffi_api.h"', "#include <xla/ffi/api/c_api.h>",
              "namespace xla = cuflash::python::xla;"]
     header = (include / "xla/ffi/api/c_api.h").read_text()
     for mine, (theirs, fields) in STRUCTS.items():

@@ -1,6 +1,6 @@
-#include "cpu/tuned_tile.h"
+#include "cpu/plan/tuned_tile.h"
 
-#include "cpu/cpuinfo.h"
+#include "cpu/plan/cpuinfo.h"
 #include "error.h"
 #include "tuned/table.h"
 

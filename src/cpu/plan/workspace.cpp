@@ -1,4 +1,4 @@
-#include "cpu/workspace.h"
+#include "cpu/plan/workspace.h"
 
 #include <atomic>
 #include <new>

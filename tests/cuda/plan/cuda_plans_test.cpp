@@ -1,4 +1,4 @@
-// Plans for a table of problems, compared with tests/cuda/cuda_plans.txt, so that a review shows every change of a
+// Plans for a table of problems, compared with tests/cuda/plan/cuda_plans.txt, so that a review shows every change of a
 // plan. CUFLASH_UPDATE_PLANS=1 build/release/bin/cuda_plans_test rewrites the file.
 #include <gtest/gtest.h>
 

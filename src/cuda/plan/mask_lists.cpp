@@ -1,4 +1,4 @@
-#include "cuda/families/mask_lists.h"
+#include "cuda/plan/mask_lists.h"
 
 #include "cuda/driver/tensor_map.h"
 #include "cuda/plan/plan_common.h"

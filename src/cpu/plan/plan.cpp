@@ -1,4 +1,4 @@
-#include "cpu/plan.h"
+#include "cpu/plan/plan.h"
 
 #include <algorithm>
 

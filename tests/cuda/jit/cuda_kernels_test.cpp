@@ -3,7 +3,7 @@
 // head sizes, and more sets of options of the sm90 families; with 10 or more everything that `cuflash pack` compiles; below
 // 1 (sanitizers of host code) the kernels of one problem.
 //
-// Compiles the kernels that tests/cuda/cuda_kernels.txt does not record with the same sources and compiler, and a sample of
+// Compiles the kernels that tests/cuda/jit/cuda_kernels.txt does not record with the same sources and compiler, and a sample of
 // the others; with CUFLASH_TEST_SCALE=10 all. CUFLASH_UPDATE_KERNELS=1 build/release/bin/cuda_kernels_test rewrites the
 // file; commit the difference, which shows what a change did to the registers of kernels.
 #include <gtest/gtest.h>

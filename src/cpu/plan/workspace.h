@@ -5,7 +5,7 @@
 // kLargestKeptBlock are freed at once.
 #pragma once
 
-#include "cpu/arena.h"
+#include "cpu/plan/arena.h"
 #include "error.h"
 
 namespace cuflash::cpu {
