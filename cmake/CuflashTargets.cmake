@@ -33,11 +33,11 @@ function(cuflash_configure_target target)
 endfunction()
 
 # The standard headers are half of what the compiler reads for a small file. One target precompiles them; those with the
-# same flags (but for -O) pass it as a second argument. A build inside another project, one by pip, and the library under
-# ThreadSanitizer go without: it shows that every file includes what it uses. A launcher such as ccache does not know
-# precompiled headers, and is quicker without them.
+# same flags (but for -O) pass it as a second argument. A build inside another project, one by pip, one that takes the objects
+# of another, and the library under ThreadSanitizer go without: it shows that every file includes what it uses. A launcher
+# such as ccache does not know precompiled headers, and is quicker without them.
 function(cuflash_precompile_headers target)
-  if(NOT PROJECT_IS_TOP_LEVEL OR SKBUILD OR CMAKE_CXX_COMPILER_LAUNCHER)
+  if(NOT PROJECT_IS_TOP_LEVEL OR SKBUILD OR CUFLASH_OBJECTS_OF OR CMAKE_CXX_COMPILER_LAUNCHER)
     return()
   endif()
   # GCC forgets that precompiled headers are the system's, and warns about what it inlines from them.
