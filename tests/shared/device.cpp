@@ -6,11 +6,12 @@
 #include <string_view>
 
 #include "check/run/sweep.h"
+#include "cpu/kernels.h"
 
 namespace cuflash::test {
 namespace {
 
-// ctest looks for these words; see tests/CMakeLists.txt.
+// ctest looks for the words of both; see tests/CMakeLists.txt.
 class NeedsDevice : public ::testing::Environment {
  public:
   void SetUp() override {
@@ -20,6 +21,18 @@ class NeedsDevice : public ::testing::Environment {
 };
 
 const ::testing::Environment* const needs_device = ::testing::AddGlobalTestEnvironment(new NeedsDevice);
+
+// A test that repeats another one with a lesser instruction set would only repeat it with the best one.
+class NeedsLesserIsa : public ::testing::Environment {
+ public:
+  void SetUp() override {
+    const char* lesser = std::getenv("CUFLASH_TEST_LESSER_ISA");
+    if (lesser && std::string_view(lesser) == cpu::isa_names().back())
+      GTEST_SKIP() << lesser << " is the best instruction set here, which the plain test takes";
+  }
+};
+
+const ::testing::Environment* const needs_lesser_isa = ::testing::AddGlobalTestEnvironment(new NeedsLesserIsa);
 
 }  // namespace
 
