@@ -6,7 +6,7 @@
 
 namespace cuflash {
 
-// Of exponents of 2, log2(e) softcap tanh(scale x / softcap).
+// The polynomial approximates log2(e) softcap tanh(scale x / softcap), the exponent of 2 for a dot product x.
 struct CapPolynomial {
   float coefficient[3];  // of x, x^3 and x^5
   float limit;           // of |x|; 0: the coefficients would not be normal floats with some room

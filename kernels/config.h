@@ -280,7 +280,7 @@ constexpr int num_threads(const KvConfig& c) {
 }
 constexpr int num_threads(const MergeConfig&) { return 128; }
 constexpr int num_threads(const MaskSummaryConfig&) { return 128; }
-// Of keys and values that a CTA with a part of the keys has in flight: more than memory needs to be busy, 44 KiB per SM
+// Bytes of K and V that a CTA with a part of the keys keeps in flight: about what keeps memory busy, 44 KiB per SM
 // (docs/lab/kv.md), in whole tiles.
 constexpr int kSplitBytesInFlight = 40 << 10;
 // The reduction of the splits of a forward call (sm90/combine_splits.h): parts of rows that a thread has in flight, those

@@ -49,7 +49,7 @@ class GuardedTensor {
   GuardedTensor heads(std::string name, int64_t first, int64_t count) const;
   // `count` elements of every row from `first` on, in the same memory.
   GuardedTensor columns(std::string name, int64_t first, int64_t count) const;
-  // Of dimension d only the first `count` exist; the rest may not be written and reads as 0.
+  // Only the first `count` entries of dimension d exist; the rest must not be written, and reads as 0.
   void limit(int d, int64_t count) { existing_.shape[static_cast<size_t>(d)] = count; }
 
   explicit operator bool() const { return memory_ != nullptr; }

@@ -225,7 +225,7 @@ class Comparison {
   // rows is a sum of equal products, all of which round the same way, so such inputs may exceed the bound by more.
   static constexpr double kCorrelated = 6;
   double noise_factor() const { return correlated_ ? kCorrelated : 3; }  // of one element
-  // Of the RMS. In 16-bit types the last rounding outweighs that of any sum.
+  // How many times the naive RMS error is allowed. In 16-bit types the last rounding outweighs that of any sum.
   double rms_noise_factor() const { return correlated_ && !is_16_bit(type_) ? kCorrelated : 2; }
 
   // An error far below the last digit may still change a rounding.

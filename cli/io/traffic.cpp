@@ -91,7 +91,7 @@ TileStats walked_tiles(const Problem& p, int64_t tile_q, int64_t tile_k) {
 }
 
 Traffic traffic_of(const ForwardProblem& p, const cuda::Arch& arch, cuda::Kernels kernels) {
-  // Of the kernel that does not split keys, whose partial results are not modelled.
+  // Plans without split keys, because the traffic of partial results is not modelled.
   const cuda::ForwardPlan plan = cuda::plan_forward(p, arch, kernels, nullptr, {.has_workspace = false});
   const bool copies_boxes = plan.launch.kernel.type->takes_tensor_maps;
   const Sequence s = sequence_of(p, 0);

@@ -83,7 +83,7 @@ struct ScoreOptions {
     if constexpr (kExact && kFastTanh<E>) return dot * a.tanh_argument;
     else return softcap_argument<E>(dot, static_cast<Real>(a.scale), factor, a.tanh_argument);
   }
-  // Of an argument.
+  // tanh of x, which is already the argument.
   __device__ __forceinline__ Real tanh_value(Real x) const { return softcap_tanh<E>(x); }
   __device__ __forceinline__ Real penalty(Real distance) const { return alibi_penalty(slope, distance); }
   // x: tanh, or the dot product. The terms are 0 if there is nothing to add.

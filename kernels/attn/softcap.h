@@ -54,7 +54,7 @@ __device__ __forceinline__ float cap_exponent_in_range(float x, const CapPolynom
   const float q = multiply_add(cap.coefficient[2], square, cap.coefficient[1]);
   return multiply_add(x, multiply_add(q, square, cap.coefficient[0]), shift);
 }
-// Of any dot product. top: the exponent of the cap, and its addend. 1 - tanh(u) = 2 / (1 + exp(2 u)).
+// The exponent for any dot product x. top: the exponent of the cap, and its addend. 1 - tanh(u) = 2 / (1 + exp(2 u)).
 __device__ __forceinline__ float cap_exponent(float x, const CapPolynomial& cap, float top, float shift) {
   const float inside = cap_exponent_in_range(x, cap, shift);
   const float beyond = multiply_add(reciprocal_of(1.0f + exp2_of(x * cap.twice_log2)), cap.drop, top);

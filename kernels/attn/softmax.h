@@ -329,7 +329,7 @@ struct FirstMaxSoftmax : Softmax<float, 1> {
   }
 
  private:
-  // Of tiles n and n + 1.
+  // Applies dropout to tiles n and n + 1 and packs them.
   template <class Drop>
   static __device__ __forceinline__ void drop_and_pack(int n, const Accumulator<float>* tiles, unsigned (&probs)[4],
                                                        const Drop& drop) {

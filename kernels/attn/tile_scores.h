@@ -65,7 +65,7 @@ __device__ __forceinline__ bool to_arguments(Accumulator<float> (&s)[kRowTiles][
   return !__any_sync(0xffffffffu, (bits & kBeyondTanhRange) != 0);
 }
 
-// Of a lane. A NaN loses.
+// The largest magnitude among this lane's scores. NaN never wins.
 template <int kTiles>
 __device__ __forceinline__ float largest_magnitude(const Accumulator<float> (&s)[1][kTiles]) {
   float largest[4] = {};

@@ -239,7 +239,7 @@ __device__ __forceinline__ void list_key_tiles(const BackwardParams& p, int b) {
     p.key_tiles[1 + before + tile] = {b, tile};
 }
 
-// Of the heads, and the ticket of those that the main kernel prepares.
+// Resets the counters of the heads, and the ticket of the heads that the main kernel prepares.
 template <BackwardConfig C>
 __device__ __forceinline__ void reset_counters(const BackwardParams& p, int64 cta) {
   const int64 heads = int64{p.attention.batch} * p.attention.heads_q, threads = num_ctas() * prepare_threads(C);

@@ -41,7 +41,8 @@ struct ListedMaskTile {
   __device__ bool hides_key() const { return (word & kHidesKey) != 0; }
 };
 
-// Of a tile of the forward kernel: its blocks of 16 keys, for the values. The list stores them after the tiles.
+// The blocks of 16 keys of a forward tile, which the producer reads to zero hidden values. The list stores them after
+// the tiles.
 struct MaskKeyBlocks {
   unsigned word;
 

@@ -60,7 +60,7 @@ struct WorkTile {
     begin = seen.empty() ? 0 : seen_begin / C.tile_k, end = seen.empty() ? 0 : (seen_end - 1) / C.tile_k + 1;
   }
 
-  // Of the first tile, in whole warpgroups.
+  // Rows that the first tile lacks, in whole warpgroups.
   __device__ int missing_rows(const AttentionParams& a) const {
     const unsigned rows = static_cast<unsigned>(rows_end(a)), beyond = rows % tile_q_of(C);
     return beyond == 0 ? 0 : (tile_q_of(C) - static_cast<int>(beyond)) / kWarpgroupRows * kWarpgroupRows;

@@ -26,7 +26,7 @@ class TileMask {
   void load(const Problem& problem, int64_t b, int64_t h, Range queries, Range keys);
 
   bool any() const { return any_; }
-  // Of the panel that starts with query `first` of the tile.
+  // The mask of the panel that starts with query `first` of the tile.
   const PanelMask& panel(int64_t first) const { return given_ ? panels_[first / lanes_] : whole_; }
 
  private:

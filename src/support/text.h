@@ -35,7 +35,7 @@ inline std::string bytes_text(double bytes) {
   return join(fixed(bytes, unit == 0 || bytes >= 100 ? 0 : 1), " ", kUnits[unit]);
 }
 
-// Of an errno.
+// The system's message for an errno.
 inline std::string system_message(int error) { return std::generic_category().message(error); }
 
 // The first 60 characters of a text of unknown origin, safe to print to a terminal. (A function named "quoted" would

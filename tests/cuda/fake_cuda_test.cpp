@@ -84,7 +84,7 @@ void expect_stats(const Sm90BackwardParams& p) {
   EXPECT_EQ(content.strides[0], static_cast<uint64_t>(row_stats_bytes(shared)));
 }
 bool runs(const FakeLaunch& launch, const char* kernel) { return std::strstr(launch.program, kernel) != nullptr; }
-// Of the main kernel, or of the kernels for dQ or dBias alone, which take the same params.
+// The main kernel and the kernels for dQ or dBias alone take the same params.
 bool takes_backward_maps(const FakeLaunch& launch) {
   return runs(launch, "sm90_backward<") || runs(launch, "sm90_dq<") || runs(launch, "sm90_dbias<");
 }

@@ -139,7 +139,7 @@ TEST(Snapshot, AWriterBesideACache) {
     }
 }
 
-// Of a table wider than its sequences need, only the used part is read; the rest need not be valid memory.
+// A table may be wider than its sequences need: only the used part is read, and the rest need not be valid memory.
 TEST(Snapshot, OnlyUsedColumnsOfATableAreRead) {
   CacheCall call({.paged = true});
   std::vector<int32_t> narrow{1, 3, 7, 0};  // two columns of each sequence, without the third

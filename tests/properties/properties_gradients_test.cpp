@@ -83,7 +83,7 @@ TEST(Property, GradientsEqualFiniteDifferences) {
                  [](Choices& choices) { return wrong_gradient(differentiable_case(choices)); });
 }
 
-// Of every option alone, and of a bias that repeats in every set of dimensions, alone and beside all other options: what
+// Covers every option alone, and a bias that repeats in every set of dimensions, alone and beside all other options, which
 // random problems reach one by one.
 TEST(Gradients, OfEveryOptionEqualFiniteDifferences) {
   const auto plain = [] {

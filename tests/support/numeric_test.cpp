@@ -29,8 +29,8 @@ class Format {
   uint32_t infinity() const { return 0x7fffu >> fraction_bits_ << fraction_bits_; }
   uint32_t quiet_bit() const { return 1u << (fraction_bits_ - 1); }
 
-  // Of a pattern without sign. Infinity stands for the first power of two beyond the largest finite value: that is the
-  // number IEEE 754 rounds against.
+  // The magnitude of a pattern without sign. Infinity stands for the first power of two beyond the largest finite value,
+  // the number that IEEE 754 rounds against.
   double magnitude(uint32_t pattern) const {
     const int exponent = static_cast<int>(pattern >> fraction_bits_);
     const int fraction = static_cast<int>(pattern & ((1u << fraction_bits_) - 1u));

@@ -137,8 +137,8 @@ TEST(Dropout, ThresholdsAtTheEdges) {
 
 float bf16_number(unsigned bits) { return std::bit_cast<float>(bits << 16); }
 
-// Of the 65,536 values of a window, exactly as many are kept as p says, for every p in steps of 2^-16: those that a
-// comparison of bf16 numbers selects, in which -0 is equal to 0 and NaN not less than anything.
+// For every p in steps of 2^-16, exactly the share that p says is kept of the 65,536 values of a window. The comparison is
+// that of bf16 numbers, in which -0 equals 0, and NaN is not less than anything.
 TEST(Dropout, TheKeptShareIsExactToItsSteps) {
   std::vector<unsigned> ranks(65536);
   for (unsigned window = 0; window < 65536; ++window) ++ranks[dropout_rank(window)];

@@ -49,7 +49,7 @@ struct Shape {
   static constexpr int kWarpBlocksQK = blocks_per_warp(kBlocksQK, C.column_warps);
   static constexpr int kWarpBlocksV = blocks_per_warp(kBlocksV, C.column_warps);
 
-  // Of dQ.
+  // How warps share the dQ tile.
   static constexpr int kRowWarps = dq_row_warps(C), kColumnWarps = kWarps / kRowWarps;
   static constexpr int kDqRows = blocks_per_warp(C.tile_q / 16, kRowWarps);
   static constexpr int kDqBlocks = blocks_per_warp(kBlocksQK, kColumnWarps);

@@ -25,7 +25,7 @@ struct LateHeads {
   const BackwardParams& p;
 
   static __device__ __forceinline__ int lane() { return new_thread_id() % 32; }
-  // Of two elements each, in words: ptxas gives elements of 16 bits registers of their own.
+  // x and y hold two elements each: as single 16-bit elements, ptxas would give each a register of its own.
   static __device__ __forceinline__ float add_products(float sum, unsigned x, unsigned y) {
     if constexpr (E == Element::bf16)
       return sum + __uint_as_float(x << 16) * __uint_as_float(y << 16) +

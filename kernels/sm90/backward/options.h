@@ -41,7 +41,7 @@ struct BackwardOptions {
   struct Exponent {
     float value, slope;  // slope: derivative of softcap
   };
-  // Of kCapsDots. kInRange: the polynomial serves the dot product.
+  // Used with kCapsDots. kInRange: the polynomial serves the dot product.
   template <bool kInRange>
   static __device__ __forceinline__ Exponent capped_exponent(const CapDerivative& cap, float x, float shift) {
     const CapGradient g = kInRange ? cap_gradient_in_range(x, cap, shift) : cap_gradient(x, cap, shift);

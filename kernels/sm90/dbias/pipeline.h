@@ -92,7 +92,7 @@ struct DbiasPipeline {
   __device__ const float* stats(int step, int group) const {
     return static_cast<const float*>(__cvta_shared_to_generic(stats_address(step, group)));
   }
-  // Of the step's head, with ALiBi or dropout.
+  // What ALiBi and dropout need to know about the step's head.
   __device__ StepInfo& head_info(int step, int group) const {
     return *static_cast<StepInfo*>(__cvta_shared_to_generic(stats_address(step, group) + kStatsBytes));
   }

@@ -82,7 +82,7 @@ struct DqPipeline {
     return static_cast<const float*>(__cvta_shared_to_generic(stats_address(group, round)));
   }
 
-  // Of the query tile's head, with options; written like the TileInfo.
+  // What options need to know about the query tile's head; written like the TileInfo.
   __device__ StepInfo& step_info(int group, unsigned round) const {
     return *static_cast<StepInfo*>(__cvta_shared_to_generic(stats_address(group, round) + kStatsBytes));
   }

@@ -36,7 +36,7 @@ struct MaskedKeyStep {
   }
   // To the warpgroup.
   __device__ bool shows_all(int group) const { return listed.shows_all(group); }
-  // Of a tile that may not be full.
+  // Loads what masking needs for a tile that may not be fully visible.
   __device__ __forceinline__ void load(const AttentionParams& a, const TileInfo& info, int group) {
     crosses_window = uniform(tile < info.full_begin || tile >= info.full_end);
     mask = LaneMask<C.tile_k>::all();

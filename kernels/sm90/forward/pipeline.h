@@ -89,7 +89,7 @@ struct Pipeline {
     return q_full(group, round) + 8 * kQueryStages * C.warpgroups;
   }
 
-  // Of the bias.
+  // The bias tile of a stage has arrived.
   __device__ unsigned terms_full(int stage) const {
     return q_full(0, 0) + 8 * (2 * kQueryStages * C.warpgroups + stage);
   }

@@ -43,7 +43,7 @@ struct Drop {
     for (int x = 0; x < 4; ++x)
       probs[x] &= kept_halves(drawn, options.a.dropout_rule, x % 2, window_bytes(x / 2 * 2, x / 2 * 2 + 1));
   }
-  // Of probabilities that are not packed yet.
+  // Applies dropout to probabilities that are not packed yet.
   template <int kTiles>
   __device__ __forceinline__ void apply(Accumulator<float> (&s)[1][kTiles]) const {
 #pragma unroll

@@ -25,7 +25,7 @@ struct ForwardTiles {
 };
 inline constexpr int kStagedStore = kPingPong | kPinWait | kStoreBySmem;
 
-// Of a config that has everything but its tiles.
+// Chooses the tiles of a config that is otherwise complete.
 ForwardTiles tiles_for(const ForwardProblem& problem, const Sm90ForwardConfig& config, int num_sms);
 
 // packed: heads of a group that are rows of one tile.

@@ -9,7 +9,7 @@ namespace cuflash::cuda {
 // LSE and delta of every row; dQ from its sums; dSink.
 extern const KernelType backward_prepare, backward_finish, backward_sink;
 
-// Of the largest Hopper GPUs. A plan does not depend on the device, and a few SMs less change little.
+// The SMs of the largest Hopper GPUs. A plan does not depend on the device, and a few SMs less change little.
 constexpr int64_t kSms = 132;
 // With more tasks than this, the order of tickets balances them, and second tasks need not be dealt.
 constexpr int64_t kFewTasks = kSms * 7 / 2;

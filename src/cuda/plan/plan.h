@@ -139,7 +139,7 @@ struct BackwardWorkspace {
   size_t mask_lists = 0, dq_mask_lists = 0;  // behind the other parts; 0: none
   size_t size = 0;
 
-  // Of the sums of dK and dV, which come last but for the lists.
+  // Where the sums of dK and dV end. Only the lists come after them.
   size_t sums_end() const { return mask_lists != 0 ? mask_lists : dq_mask_lists != 0 ? dq_mask_lists : size; }
 };
 

@@ -96,7 +96,7 @@ TEST_F(FakeForward, RowsThatOutgrowTheirFirstTileEqualTheOracle) {
   }
 }
 
-// Of the first tile that a warpgroup visits, keys 320 to 337, its first queries see none.
+// The first tile that a warpgroup visits has keys 320 to 337, none of which its first queries see.
 TEST_F(FakeForward, RowsThatSeeNothingOfTheirFirstTileEqualTheOracle) {
   for (const check::Flavour flavour : {check::Flavour::normal, check::Flavour::large_logits}) {
     check::Case c = few_queries(1, 1, 70, 337);

@@ -72,7 +72,7 @@ struct Problems {
   }
   bool seen(int64_t i, int64_t j) const { return !s.causal || j <= i + s.keys - s.queries; }
 
-  // Of the pairs of a tile: by mask and by position.
+  // Which pairs of a tile are visible: by mask alone, and by mask and position.
   struct Tile {
     bool shows_any = false, shows_all = true, any = false, all = true;
     bool visited() const { return any && shows_any; }
@@ -199,7 +199,7 @@ TEST(MaskLists, HaveTheKeyTilesOfEveryQueryTile) {
   }
 }
 
-// Of three warpgroups, where the mask decides which groups of 64 queries are a tile.
+// A tile of up to three warpgroups, where the mask decides which groups of 64 queries form a tile.
 struct FittedTile {
   int64_t first, groups;
   const int* list;

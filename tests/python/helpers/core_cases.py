@@ -7,7 +7,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 TYPES = {"float64": np.float64, "float32": np.float32, "float16": np.float16, "bfloat16": ml_dtypes.bfloat16}
-# Of results, and of gradients relative to the largest one.
+# Errors allowed in results, and in gradients relative to the largest one.
 ALLOWED = {"float64": (1e-12, 1e-12), "float32": (1e-5, 1e-4), "float16": (4e-3, 2e-2), "bfloat16": (3e-2, 1e-1)}
 
 
