@@ -39,13 +39,13 @@ struct ExplainOptions {
 };
 
 struct CheckOptions {
-  static constexpr int64_t kMostGrowth = int64_t{1} << 30;
+  static constexpr int64_t kMaxGrowth = int64_t{1} << 30;
   uint64_t seed = 1, first = 0, count = 20000;
   std::optional<uint64_t> only;
   bool forever = false;               // instead of count
   bool repeat = false;                // forever: the same problems in every round
   std::optional<double> minutes;      // forever: the time limit
-  std::optional<int64_t> max_growth;  // forever: limit of memory growth in MiB, at most kMostGrowth
+  std::optional<int64_t> max_growth;  // forever: limit of memory growth in MiB, at most kMaxGrowth
   bool cache = false;                 // calls over a KV cache instead of forward and backward
   bool plain = false;                 // only problems for the fastest CUDA kernels
   bool options = false;               // the same with options
@@ -59,7 +59,7 @@ struct CheckOptions {
 
 // Problems that differ only in their lengths: of queries and keys, unless len_q or problem.seq_k is given.
 struct GridOptions {
-  static constexpr int64_t kLongest = int64_t{1} << 24, kMostHeads = 1 << 20;  // larger ones could not be counted
+  static constexpr int64_t kLongest = int64_t{1} << 24, kMaxHeads = 1 << 20;  // larger ones could not be counted
   ExplainOptions problem;
   std::vector<int64_t> lengths{512, 1024, 2048, 4096, 8192, 16384};
   std::optional<int64_t> len_q;  // fixed for all problems; `lengths` then holds those of the keys
@@ -72,7 +72,7 @@ struct IoOptions : GridOptions {
 };
 
 struct DemoOptions {
-  static constexpr int64_t kLeastLen = 256, kMostLen = 65536;
+  static constexpr int64_t kMinLen = 256, kMaxLen = 65536;
   int64_t max_len = 4096;
   int32_t threads = 0;
 };

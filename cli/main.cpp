@@ -127,7 +127,7 @@ void add_check(CLI::App& app, CheckOptions& o, Job& job) {
   add_decimal(command, "--minutes", o.minutes, "With --forever: stop after this time")->needs(forever);
   command.add_flag("--repeat", o.repeat, "With --forever: repeat the same 1000 problems, to find leaks")
       ->needs(forever);
-  add_size(command, "--max-growth", o.max_growth, {0, CheckOptions::kMostGrowth},
+  add_size(command, "--max-growth", o.max_growth, {0, CheckOptions::kMaxGrowth},
            "With --forever: allowed growth of memory in MiB (default: 64; CUDA without --repeat: 1024)")
       ->needs(forever);
   CLI::Option* cache =
@@ -164,7 +164,7 @@ void add_grid(CLI::App& command, GridOptions& o) {
   ExplainOptions& problem = o.problem;
   problem.dtype = DType::bf16, problem.heads = 16, problem.dim = 128;
   const Range lengths{1, GridOptions::kLongest};
-  add_problem(command, problem, {1, GridOptions::kMostHeads}, {1, GridOptions::kMostHeads});
+  add_problem(command, problem, {1, GridOptions::kMaxHeads}, {1, GridOptions::kMaxHeads});
   add_sizes(command, "--len", o.lengths, lengths, "Lengths of queries and keys")->default_str(list_text(o.lengths));
   add_size(command, "--len-q", o.len_q, lengths, "Length of queries of every problem, if different");
   add_size(command, "--len-k", problem.seq_k, lengths, "Length of keys of every problem, if different");
@@ -193,7 +193,7 @@ void add_memory(CLI::App& app, GridOptions& o, Job& job) {
 
 void add_demo(CLI::App& app, DemoOptions& o, Job& job) {
   CLI::App& command = *app.add_subcommand("demo", "Accuracy, speed and memory against naive attention");
-  add_size(command, "--max-len", o.max_len, {DemoOptions::kLeastLen, DemoOptions::kMostLen},
+  add_size(command, "--max-len", o.max_len, {DemoOptions::kMinLen, DemoOptions::kMaxLen},
            "Longest sequence of the table");
   add_threads(command, o.threads);
   command.callback([&o, &job] { job = [&o] { return run_demo(o); }; });

@@ -14,7 +14,7 @@ const char* name_of(ElementType type);  // "float32"
 int64_t size_of(ElementType type);
 bool is_integer(ElementType type);
 
-constexpr size_t kMostDimensions = 64;  // NumPy's own limit; attention uses at most 4
+constexpr size_t kMaxDimensions = 64;  // NumPy's own limit; attention uses at most 4
 
 // Always in C order and in this machine's byte order.
 struct Array {

@@ -14,7 +14,7 @@ namespace {
 
 using made::header, made::npy;
 
-constexpr size_t kMostData = 1 << 16;
+constexpr size_t kMaxData = 1 << 16;
 
 }  // namespace
 
@@ -81,7 +81,7 @@ void repair(std::string& input) {
   try {
     const files::NpyHeader found = files::parse_npy_header(std::string_view(input).substr(begin, length));
     const auto bytes = static_cast<size_t>(files::data_bytes(found.type, found.shape));
-    if (bytes <= kMostData) input.resize(begin + length + bytes, 'x');
+    if (bytes <= kMaxData) input.resize(begin + length + bytes, 'x');
   } catch (const files::FileError&) {
     // An invalid header says nothing about the data.
   }

@@ -36,7 +36,7 @@ auto unless_refused(Read read) -> std::optional<decltype(read())> {
 }
 
 inline void require_consistent(const files::Array& array) {
-  require(array.shape.size() <= files::kMostDimensions, "at most 64 dimensions");
+  require(array.shape.size() <= files::kMaxDimensions, "at most 64 dimensions");
   for (const int64_t extent : array.shape) require(extent >= 0, "no extent is negative");
   const auto size = static_cast<int64_t>(array.bytes.size());
   require(size == array.count() * files::size_of(array.type), "an array has the bytes of its elements");

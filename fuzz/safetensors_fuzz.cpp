@@ -19,7 +19,7 @@ namespace {
 using made::length_text, made::object, made::safetensors, made::tensor;
 
 constexpr size_t kLengthSize = 8;
-constexpr int64_t kMostData = 1 << 16;
+constexpr int64_t kMaxData = 1 << 16;
 
 uint64_t length_of(const std::string& input) {
   uint64_t length = 0;
@@ -149,7 +149,7 @@ void repair(std::string& input) {
   try {
     const auto tensors = files::parse_safetensors_header(std::string_view(input).substr(kLengthSize, length));
     const int64_t data = tensors.empty() ? 0 : tensors.back().end;
-    if (data <= kMostData) input.resize(end + 1 + static_cast<size_t>(data), 'x');
+    if (data <= kMaxData) input.resize(end + 1 + static_cast<size_t>(data), 'x');
   } catch (const files::FileError&) {
     // An invalid header says nothing about the data.
   }

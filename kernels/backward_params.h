@@ -36,14 +36,14 @@ struct BackwardParams {
   // sm90: a key tile may be several tasks, each with some query heads of its group or some of their query tiles. Their
   // dK and dV are summed in the workspace, in tiles of 64 keys that are indexed by key_tile().
   int head_parts, query_parts;
-  float *dk_accum, *dv_accum;    // [key tile][64 x dim] in the order of accum_block(); null: one task per key tile
-  int64 packed_key_tiles;        // per KV head of packed tensors
-  int64 part_tiles;              // key tiles of all heads: every part has sums of its own. 0: all parts add to the same
-  int64 zero_bytes;              // of both sums, that the prepare kernel zeroes; a multiple of 16
-  int64 zero_bytes_per_cta;      // likewise
-  int listed_keys, most_listed;  // keys of a tile in the list, and its size
-  uint64 first_ticket;           // value of the ticket after the prepare kernel
-  int64 last_second_task;        // second task of the first CTA, where second tasks are dealt; otherwise 0
+  float *dk_accum, *dv_accum;   // [key tile][64 x dim] in the order of accum_block(); null: one task per key tile
+  int64 packed_key_tiles;       // per KV head of packed tensors
+  int64 part_tiles;             // key tiles of all heads: every part has sums of its own. 0: all parts add to the same
+  int64 zero_bytes;             // of both sums, that the prepare kernel zeroes; a multiple of 16
+  int64 zero_bytes_per_cta;     // likewise
+  int listed_keys, max_listed;  // keys of a tile in the list, and its size
+  uint64 first_ticket;          // value of the ticket after the prepare kernel
+  int64 last_second_task;       // second task of the first CTA, where second tasks are dealt; otherwise 0
   // sm90: the (batch, head) pairs that share a tile of dBias may be divided into several tasks, which have separate
   // sums.
   int dbias_parts, dbias_counts;  // counts: number of tiles, 0 with one part

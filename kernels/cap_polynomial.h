@@ -17,7 +17,7 @@ struct CapPolynomial {
 CUFLASH_SHARED_FUNCTION CapPolynomial cap_polynomial(double scale, double softcap) {
   // The polynomial has the least error relative to tanh below kRange, 4.3e-6.
   constexpr double kRange = 0.375, kTanh[3] = {0.99999571, -0.33278078, 0.1226486};
-  constexpr double kToPower = 1.4426950408889634, kMost = 1e30, kMostLimit = 1e15;
+  constexpr double kToPower = 1.4426950408889634, kMax = 1e30, kMaxLimit = 1e15;
   const auto is_between = [](double x, double most) { return x <= most && x >= 1 / most; };
   const double unit = scale / softcap, limit = kRange / (unit < 0 ? -unit : unit);
   CapPolynomial p{{},
@@ -25,10 +25,10 @@ CUFLASH_SHARED_FUNCTION CapPolynomial cap_polynomial(double scale, double softca
                   static_cast<float>(2 * kToPower * unit),
                   static_cast<float>(-2 * kToPower * softcap)};
   double factor = scale * kToPower;
-  bool fits = is_between(limit, kMostLimit);
+  bool fits = is_between(limit, kMaxLimit);
   for (int n = 0; n < 3; ++n, factor *= unit * unit) {
     const double c = kTanh[n] * factor;
-    fits = fits && is_between(c < 0 ? -c : c, kMost);
+    fits = fits && is_between(c < 0 ? -c : c, kMax);
     p.coefficient[n] = static_cast<float>(c);
   }
   return fits ? p : CapPolynomial{};

@@ -217,8 +217,8 @@ constexpr int swizzled_bytes(int rows, int columns) { return rows * kPanelRowByt
 constexpr int kMaskBoxKeys = 128, kMaskBoxBytes = kMaskBoxKeys / 8, kMaskBitsBytes = kWarpgroupRows * kMaskBoxBytes;
 constexpr int mask_box_bytes(int tile_k) { return kMaskBoxKeys % tile_k == 0 ? kMaskBoxBytes : 2 * kMaskBoxBytes; }
 constexpr int kMaskListThreads = 128, kMaskListHeader = 16, kMaskListGroups = 3;  // sm90/mask_tiles.h
-constexpr int kFittedGroupBytes = 16, kMostFittedGroups = 1024,
-              kMostFittedKeys = 1 << 20;  // sm90/forward/fitted_tiles.h
+constexpr int kFittedGroupBytes = 16, kMaxFittedGroups = 1024,
+              kMaxFittedKeys = 1 << 20;  // sm90/forward/fitted_tiles.h
 constexpr bool reads_mask(const Sm90ForwardConfig& c) { return (c.options & kMaskTensor) != 0; }
 // Whether the mask decides where query tiles begin.
 constexpr bool fits_tiles(const Sm90ForwardConfig& c) { return reads_mask(c) && lists_tiles(c); }

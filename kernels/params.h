@@ -85,7 +85,7 @@ struct TileList {
   unsigned* count;           // of listed tiles
   unsigned* next;            // the next ticket: a listed tile of one head
   unsigned heads_per_group;  // heads whose tiles follow each other, so that their keys stay in L2
-  int most_key_tiles;        // that a query tile may see
+  int max_key_tiles;         // that a query tile may see
 };
 
 // Lists of the tiles that a mask tensor shows (sm90/mask_tiles.h), in the workspace.

@@ -104,7 +104,7 @@ int64_t draw_rows(const CacheCase& c, Choices& choose, int64_t most) {
   return std::clamp<int64_t>(length, 0, most);
 }
 
-int64_t most_keys(const Case& p, Choices& choose, const Limits& limits) {
+int64_t max_keys(const Case& p, Choices& choose, const Limits& limits) {
   const int64_t work = std::max<int64_t>(1, p.batch * p.heads_q * std::max<int64_t>(1, p.len_q));
   const int64_t longest = choose.chance(8) ? kVeryLong : kLongest;
   return std::clamp<int64_t>(4 * limits.work / (work * std::max(p.dim, p.dim_v)), 8, longest);
@@ -177,7 +177,7 @@ CacheCase draw_cache_case(Choices& choose, const Limits& limits) {
   if (choose.chance(2))
     c.page_size = choose.one_of<int64_t>({16, 1, 2, 3, 5, 7, 8, 15, 16, 17, 32, 33, 48, 64, 100, 127, 128, 130, 256});
   if (!plain) draw_queries(p, choose), draw_new_rows(c, choose), draw_rotary(c, choose);
-  const int64_t most = many_rows ? choose.one_of<int64_t>({40, 130, 330}) : most_keys(p, choose, limits);
+  const int64_t most = many_rows ? choose.one_of<int64_t>({40, 130, 330}) : max_keys(p, choose, limits);
   draw_lengths_of_keys(c, choose, most, !plain);
   draw_room(c, choose);
   if (!many_rows && !plain) c.num_splits = choose.one_of<int32_t>({0, 0, 0, 1, 2, 3, 4, 5, 7, 9});

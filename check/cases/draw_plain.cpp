@@ -14,7 +14,7 @@ constexpr int64_t kManyQueries = 1600;
 constexpr int64_t kFewestPairs = 64;  // regardless of the work
 // Limit of the elements of Q, K and V in most cases: filling, copying and comparing more takes longer than the oracle,
 // and a few heads have enough tiles to reach every path of a kernel.
-constexpr int64_t kMostElements = 150'000, kMoreElements = 400'000;
+constexpr int64_t kMaxElements = 150'000, kMoreElements = 400'000;
 
 int64_t draw_long_length(Choices& choose, int64_t most) {
   static const std::vector<int64_t> kEdges{63,  64,  65,  100, 128, 129, 192, 200,
@@ -48,11 +48,11 @@ void draw_shape(Case& c, Choices& choose, const Limits& limits) {
 // Few queries and so many keys that several CTAs share them.
 void draw_few_queries(Case& c, Choices& choose, const Limits& limits) {
   if (!choose.chance(3)) return;
-  constexpr int64_t kMostKeys = 5000;
+  constexpr int64_t kMaxKeys = 5000;
   c.batch = choose.one_of<int64_t>({1, 1, 1, 2});
   c.len_q = choose.one_of<int64_t>({1, 1, 4, 16, 17, 33, 64, 65, 100, 128, 130, 200});
   const int64_t of_key = c.batch * c.heads_q * c.len_q * std::max(c.dim, c.dim_v);
-  const int64_t most = std::clamp<int64_t>(kMoreWork * limits.work / of_key, kFewestPairs, kMostKeys);
+  const int64_t most = std::clamp<int64_t>(kMoreWork * limits.work / of_key, kFewestPairs, kMaxKeys);
   c.len_k = choose.chance(2) ? choose.between(1, most) : most;
 }
 
@@ -70,13 +70,13 @@ void draw_many_sequences(Case& c, Choices& choose, const Limits& limits) {
 // for short sequences takes.
 void draw_several_tiles(Case& c, Choices& choose) {
   if (!choose.chance(8)) return;
-  constexpr int64_t kTile = 128, kWork = 15'000'000, kMostQueries = 600;
+  constexpr int64_t kTile = 128, kWork = 15'000'000, kMaxQueries = 600;
   const int64_t widest = std::max(c.dim, c.dim_v);
   const bool shares = choose.chance(3) && widest <= 128;
   c.heads_k = 1, c.heads_q = shares ? 8 : choose.between(1, 2), c.batch = shares ? 1 : 2;
   const int64_t pairs = kWork / (c.batch * c.heads_q * widest);
   const auto draw = [&](int64_t most) { return choose.between(kTile + 1, std::max(kTile + 2, most)); };
-  c.len_q = draw(std::min(pairs / kTile, kMostQueries));
+  c.len_q = draw(std::min(pairs / kTile, kMaxQueries));
   c.len_k = draw(std::min(pairs / c.len_q, kLongest));
 }
 
@@ -88,7 +88,7 @@ int64_t elements(const Case& c) {
 // two heads that share one.
 void limit_elements(Case& c, Choices& choose) {
   if (choose.chance(40)) return;
-  const int64_t most = choose.chance(6) ? kMoreElements : kMostElements;
+  const int64_t most = choose.chance(6) ? kMoreElements : kMaxElements;
   const bool keeps_batch = !choose.chance(3);
   const int64_t fewest = keeps_batch ? 2 : 1, smallest_group = keeps_batch ? 1 : 2;
   const auto half = [](int64_t count) { return (count + 1) / 2; };

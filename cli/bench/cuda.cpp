@@ -22,7 +22,7 @@ namespace {
 
 using cuda::driver;
 
-constexpr int kMostCalls = 2000;
+constexpr int kMaxCalls = 2000;
 
 // Enough bytes to evict the L2 cache; writing them takes a tenth of a millisecond on an H200.
 int64_t flushing_bytes() {
@@ -97,7 +97,7 @@ struct CudaTimer::State {
   BenchMemory memory{true};
   const int64_t flush_bytes = flushing_bytes();
   void* const flush = memory.take(flush_bytes);
-  Counts* const clocks = static_cast<Counts*>(memory.take(int64_t{kMostCalls} * int64_t{sizeof(Counts)}));
+  Counts* const clocks = static_cast<Counts*>(memory.take(int64_t{kMaxCalls} * int64_t{sizeof(Counts)}));
   std::vector<cuda::CUevent> pool;  // two per call
 
   ~State() {
@@ -139,9 +139,9 @@ CudaTimer::Times CudaTimer::times(const std::function<void()>& call, double seco
   state.time(0, call), state.time(1, call);
   state.session.wait();
   const double once = std::max(1e-3, state.milliseconds(0, 2));  // from flush to flush
-  const size_t calls = static_cast<size_t>(std::clamp(std::ceil(1000 * seconds / once), 5.0, kMostCalls * 0.75));
+  const size_t calls = static_cast<size_t>(std::clamp(std::ceil(1000 * seconds / once), 5.0, kMaxCalls * 0.75));
   const size_t warm = calls / 3;
-  cuda::zero(state.clocks, kMostCalls * sizeof(State::Counts), state.session.stream());
+  cuda::zero(state.clocks, kMaxCalls * sizeof(State::Counts), state.session.stream());
   for (size_t n = 0; n < warm + calls; ++n) state.time(n, call);
   std::vector<State::Counts> counts(warm + calls);
   state.session.download(reinterpret_cast<std::byte*>(counts.data()), reinterpret_cast<std::byte*>(state.clocks),

@@ -15,7 +15,7 @@ namespace {
 
 using Sizes = std::vector<int64_t>;
 
-constexpr size_t kMostPoints = 10000;
+constexpr size_t kMaxPoints = 10000;
 
 template <class Value>
 void fill(std::vector<Value>& list, std::vector<Value> otherwise) {
@@ -106,7 +106,7 @@ class Grid {
   }
 
   void add() {
-    if (points_.size() == kMostPoints) throw UsageError(join("the grid has more than ", kMostPoints, " points"));
+    if (points_.size() == kMaxPoints) throw UsageError(join("the grid has more than ", kMaxPoints, " points"));
     points_.push_back(point_);
   }
 

@@ -50,9 +50,9 @@ class Soak {
  private:
   static std::optional<Clock::time_point> end_of(const CheckOptions& options, Clock::time_point start) {
     if (!options.minutes) return std::nullopt;
-    constexpr double kMost = 1e7;  // 19 years
-    if (!(*options.minutes > 0 && *options.minutes <= kMost))
-      throw UsageError(join("--minutes is ", *options.minutes, ", must be above 0 and at most ", kMost));
+    constexpr double kMax = 1e7;  // 19 years
+    if (!(*options.minutes > 0 && *options.minutes <= kMax))
+      throw UsageError(join("--minutes is ", *options.minutes, ", must be above 0 and at most ", kMax));
     const std::chrono::duration<double, std::ratio<60>> minutes(*options.minutes);
     return start + std::chrono::duration_cast<Clock::duration>(minutes);
   }

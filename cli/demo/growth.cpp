@@ -25,11 +25,11 @@ double seconds_since(std::chrono::steady_clock::time_point start) {
 
 // The best of a few runs, since other processes can only slow a run down.
 double best_seconds(const std::function<void()>& body) {
-  constexpr int kMostRuns = 5;
+  constexpr int kMaxRuns = 5;
   constexpr double kEnough = 0.3;
   double best = std::numeric_limits<double>::infinity();
   const auto start = std::chrono::steady_clock::now();
-  for (int run = 0; run < kMostRuns && (run == 0 || seconds_since(start) < kEnough); ++run) {
+  for (int run = 0; run < kMaxRuns && (run == 0 || seconds_since(start) < kEnough); ++run) {
     const auto run_start = std::chrono::steady_clock::now();
     body();
     best = std::min(best, seconds_since(run_start));

@@ -7,22 +7,22 @@ namespace cuflash::cli {
 
 namespace {
 
-constexpr double kMostPairs = 0x1p53;
+constexpr double kMaxPairs = 0x1p53;
 
 }  // namespace
 
 std::vector<GridPoint> points_of(const GridOptions& options) {
   const ExplainOptions& all = options.problem;
-  if (all.batch * all.heads > GridOptions::kMostHeads)
+  if (all.batch * all.heads > GridOptions::kMaxHeads)
     throw UsageError(
-        join("--batch times --heads is ", all.batch * all.heads, ", must be at most ", GridOptions::kMostHeads));
+        join("--batch times --heads is ", all.batch * all.heads, ", must be at most ", GridOptions::kMaxHeads));
   if (!options.json.empty()) files::writable_place(options.json);
   std::vector<GridPoint> points;
   for (const int64_t length : options.lengths) {
     const int64_t len_q = options.len_q.value_or(length), len_k = all.seq_k.value_or(length);
     const double pairs =
         static_cast<double>(all.batch * all.heads) * static_cast<double>(len_q) * static_cast<double>(len_k);
-    if (pairs > kMostPairs)
+    if (pairs > kMaxPairs)
       throw UsageError(join("--len ", length, " with this batch and these heads has ", pairs,
                             " pairs of queries and keys; at most 2^53 are counted"));
     GridPoint point{all, all};

@@ -14,7 +14,7 @@ namespace {
 using Cells = std::vector<std::string>;
 
 constexpr int64_t kBatch = 2, kPages = 64;
-constexpr int64_t kMost = (int64_t{1} << 31) - 1;
+constexpr int64_t kMax = (int64_t{1} << 31) - 1;
 const int32_t kHeld[] = {100, 100}, kEntries[] = {1, 0}, kPads[] = {3, 0}, kStarts[] = {0, 1, 2}, kOne[] = {1, 1};
 
 // Separate pages for each sequence, up to kHeld in pages that are appended to.
@@ -220,9 +220,9 @@ Table cache_limits() {
   on("sm_90a", "head size 577 of v", {.dim_v = 577});
   on("sm_90a", "head size 257 of f64", {.dtype = DType::f64, .dim = 257});
   on("sm_86", "head size 257 of f32", {.dtype = DType::f32, .dim = 257});
-  on(kSupportCpu, "room for 2^31 - 1 tokens", {.room = kMost});
-  on("sm_90a", "room for 2^31 - 1024 tokens", {.room = kMost - 1023});
-  on("sm_90a", "room for 2^31 - 1 tokens", {.room = kMost});
+  on(kSupportCpu, "room for 2^31 - 1 tokens", {.room = kMax});
+  on("sm_90a", "room for 2^31 - 1024 tokens", {.room = kMax - 1023});
+  on("sm_90a", "room for 2^31 - 1 tokens", {.room = kMax});
   on("sm_90a", "5000 splits of 2^20 tokens",
      {.room = 1 << 20, .change = [](CacheSketch& s) { s.cache.num_splits = 5000; }});
   on(kSupportCpu, "bias", {.change = [](CacheSketch& s) { s.attention.bias = s.rows(1, 1, 1, kSupportLength); }});

@@ -74,7 +74,7 @@ cuda::KvPlan cache_plan(const BenchPoint& p, const TuneTarget& target, const Cho
 }
 
 // No second-level cache holds more scratch of one thread than this.
-constexpr size_t kMostScratch = size_t{4} << 20;
+constexpr size_t kMaxScratch = size_t{4} << 20;
 
 struct CpuTile {
   cpu::TileShape shape;
@@ -100,7 +100,7 @@ std::vector<Candidate> cpu_candidates(const BenchPoint& p) {
   const auto candidate = [](const cpu::TileShape& tile, size_t scratch) {
     Candidate one{{"cpu", static_cast<int>(tile.q), static_cast<int>(tile.k)}, {}, false, ""};
     one.limits.shared_bytes = static_cast<int>(std::min<size_t>(scratch, std::numeric_limits<int>::max()));
-    one.limits.shared_most = kMostScratch;
+    one.limits.max_shared_bytes = kMaxScratch;
     return one;
   };
   Collection all({});
@@ -115,7 +115,7 @@ std::vector<Candidate> cpu_candidates(const BenchPoint& p) {
       Candidate one = candidate(tile.shape, tile.scratch);
       one.choice = choice;
       // Backward's scratch includes dQ of all queries; only what a larger tile adds to it counts.
-      const size_t most = std::max(kMostScratch, built_in.scratch + kMostScratch / 2);
+      const size_t most = std::max(kMaxScratch, built_in.scratch + kMaxScratch / 2);
       if (tile.scratch > most) one.rejected = join("needs ", tile.scratch, " bytes of scratch, more than ", most);
       all.add(std::move(one));
     }

@@ -8,9 +8,9 @@ namespace cuflash::cli {
 
 std::string reason_of(const cuda::Limits& l) {
   if (l.fault == cuda::Fault::shared_memory)
-    return join("needs ", l.shared_bytes, " bytes of shared memory, there are ", l.shared_most);
+    return join("needs ", l.shared_bytes, " bytes of shared memory, there are ", l.max_shared_bytes);
   if (l.fault == cuda::Fault::registers)
-    return join("needs about ", l.registers, " registers, there are ", l.registers_most);
+    return join("needs about ", l.registers, " registers, there are ", l.max_registers);
   if (l.fault == cuda::Fault::crowded) return "its CTAs do not fit side by side into the shared memory";
   return "";
 }

@@ -11,10 +11,10 @@ namespace cuflash::cli {
 
 namespace {
 
-constexpr double kLeastGain = 0.02;     // of the time; for less, the built-in choice stays
+constexpr double kMinGain = 0.02;       // of the time; for less, the built-in choice stays
 constexpr double kCompiling = 1.0 / 3;  // of all time, before the first problem
 constexpr double kSearching = 0.6;      // of the time of a problem; the rest goes to the finalists
-constexpr double kMostDeciding = 10;    // seconds
+constexpr double kMaxDeciding = 10;     // seconds
 constexpr size_t kFinalists = 4;        // in addition to the built-in choice
 
 double seconds_since(std::chrono::steady_clock::time_point start) {
@@ -31,7 +31,7 @@ std::vector<double> ratios_to(const std::vector<double>& built_in, std::vector<d
 
 size_t fastest_of(const std::vector<std::vector<double>>& times) {
   size_t best = 0;
-  double least = 1 - kLeastGain;
+  double least = 1 - kMinGain;
   for (size_t n = 1; n < times.size(); ++n) {
     const std::vector<double> ratios = ratios_to(times[0], times[n]);
     const double ratio = quantile(ratios, 0.5);
@@ -93,7 +93,7 @@ TuneOutcome TuneSearch::search(const BenchPoint& point, std::vector<Candidate> c
   }
   outcome.left = waiting.size() - done;
   for (size_t n = done; n < waiting.size(); ++n) outcome.times.push_back({waiting[n]->choice, 0, "left"});
-  decide(outcome, timed, std::clamp(budget - seconds_since(begin), 0.05, kMostDeciding));
+  decide(outcome, timed, std::clamp(budget - seconds_since(begin), 0.05, kMaxDeciding));
   trial_.reset();  // its memory
   return outcome;
 }

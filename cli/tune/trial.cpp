@@ -76,10 +76,10 @@ check::Case case_of(const BenchPoint& p, const Candidate& candidate) {
 }
 
 check::CacheCase cache_case_of(const BenchPoint& p, const Candidate& candidate) {
-  constexpr int64_t kMostKeys = 1024;
+  constexpr int64_t kMaxKeys = 1024;
   check::CacheCase c;
   c.plain = case_of(p, candidate);
-  const int64_t keys = std::min(p.len_k, kMostKeys);
+  const int64_t keys = std::min(p.len_k, kMaxKeys);
   c.plain.batch = std::min<int64_t>(2, p.batch), c.plain.len_q = p.len_q, c.plain.len_k = keys;
   c.page_size = p.page_size;
   for (int64_t b = 0; b < c.plain.batch; ++b) {

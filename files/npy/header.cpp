@@ -58,7 +58,7 @@ std::vector<int64_t> parse_shape(PythonScanner& scanner) {
   bool comma = true;  // (3) is a number in Python, but old writers meant a shape by it
   while (!scanner.take(')')) {
     if (!comma) scanner.fail("expected ',' or ')' in the shape");
-    if (shape.size() == kMostDimensions) scanner.fail(join("the shape has more than ", kMostDimensions, " dimensions"));
+    if (shape.size() == kMaxDimensions) scanner.fail(join("the shape has more than ", kMaxDimensions, " dimensions"));
     shape.push_back(scanner.extent());
     comma = scanner.take(',');
   }

@@ -63,7 +63,7 @@ SafetensorsTensor parse_tensor(JsonScanner& scanner, const std::string& name) {
       tensor.dtype = scanner.string();
       tensor.type = type_of(tensor.dtype);
     } else if (key == "shape") {
-      tensor.shape = parse_numbers(scanner, "shape", kMostDimensions);
+      tensor.shape = parse_numbers(scanner, "shape", kMaxDimensions);
     } else if (key == "data_offsets") {
       parse_offsets(scanner, tensor);
     } else {

@@ -25,13 +25,13 @@ std::string tensor_of_flag(std::string_view flag) {
 }
 
 std::string tensor_list(const std::vector<SafetensorsTensor>& tensors) {
-  constexpr size_t kMost = 8;
+  constexpr size_t kMax = 8;
   if (tensors.empty()) return "no tensors";
   std::string list;
-  for (size_t n = 0; n < std::min(tensors.size(), kMost); ++n) {
+  for (size_t n = 0; n < std::min(tensors.size(), kMax); ++n) {
     list += join(n == 0 ? "" : ", ", in_quotes(tensors[n].name), " ", shape_text(tensors[n].shape));
   }
-  return tensors.size() > kMost ? join(list, " and ", tensors.size() - kMost, " more") : list;
+  return tensors.size() > kMax ? join(list, " and ", tensors.size() - kMax, " more") : list;
 }
 
 Array read_tensor(const char* flag, const ArrayPlace& place) {

@@ -22,12 +22,12 @@ ElementType element_type_of(DType type) {
 }
 
 Tensor view_of(const std::vector<int64_t>& file_shape, DType type, Arrangement arrangement) {
-  constexpr size_t kMostDimensions = 4;
+  constexpr size_t kMaxDimensions = 4;
   const std::string got = join("its shape is ", shape_text(file_shape));
   if (file_shape.empty()) throw FileError(join(got, ": a single number, where an array is expected"));
-  if (file_shape.size() > kMostDimensions) throw FileError(join(got, ", but at most 4 dimensions are allowed"));
+  if (file_shape.size() > kMaxDimensions) throw FileError(join(got, ", but at most 4 dimensions are allowed"));
   std::vector<int64_t> shape = file_shape;
-  if (arrangement == Arrangement::leading_ones) shape.insert(shape.begin(), kMostDimensions - shape.size(), 1);
+  if (arrangement == Arrangement::leading_ones) shape.insert(shape.begin(), kMaxDimensions - shape.size(), 1);
 
   Tensor view{nullptr, type, static_cast<int32_t>(shape.size()), {}, {}};
   int64_t stride = 1;

@@ -260,8 +260,8 @@ struct FixedMaxSoftmax : Softmax<Real, 1> {
 };
 
 // A Softmax whose row_max is the maximum of the row's first visible key tile, and stays so while no sum of probabilities
-// of a later tile exceeds kMostSum: such probabilities keep their relative precision in E and in the accumulators. A step
-// then needs no maximum, and its exponentials do not wait for one. A row that grows beyond kMostSum moves its row_max, as
+// of a later tile exceeds kMaxSum: such probabilities keep their relative precision in E and in the accumulators. A step
+// then needs no maximum, and its exponentials do not wait for one. A row that grows beyond kMaxSum moves its row_max, as
 // in Softmax; for that the scores must still be there when the sums are known, so probabilities are packed into
 // registers of their own.
 //
@@ -270,8 +270,8 @@ struct FixedMaxSoftmax : Softmax<Real, 1> {
 template <Element E>
 struct FirstMaxSoftmax : Softmax<float, 1> {
   using Base = Softmax<float, 1>;
-  static constexpr float kMostSum = E == Element::bf16 ? 1099511627776.0f : 32768.0f;  // 2^40, 2^15
-  // Rows without a visible key so far, and large ones, are left to `repeat`: infinity makes their sums exceed kMostSum.
+  static constexpr float kMaxSum = E == Element::bf16 ? 1099511627776.0f : 32768.0f;  // 2^40, 2^15
+  // Rows without a visible key so far, and large ones, are left to `repeat`: infinity makes their sums exceed kMaxSum.
   float shift[2];
 
   __device__ explicit FirstMaxSoftmax(float scale_log2) : Base(scale_log2) { cache_shifts(); }
@@ -317,7 +317,7 @@ struct FirstMaxSoftmax : Softmax<float, 1> {
       drop_and_pack(n, pair, probs[n / 2], drop);
     }
     const float sum[2] = {column[0] + column[1], column[2] + column[3]};
-    const bool exceeds[2] = {!(sum[0] <= kMostSum), !(sum[1] <= kMostSum)};
+    const bool exceeds[2] = {!(sum[0] <= kMaxSum), !(sum[1] <= kMaxSum)};
     if (__any_sync(0xffffffffu, exceeds[0] || exceeds[1])) {
       repeat(s, exceeds, on_rescale, offset);
 #pragma unroll

@@ -21,7 +21,7 @@ struct SplitExchange {
   static constexpr int kSegmentLanes = kSegmentColumns / kEpilogueColumns;
   static constexpr int kLaneGroups = 32 / kSegmentLanes;
   static constexpr int kSegmentPairs = kSegmentColumns / 2;
-  static_assert(int64{kMostSplits} * C.tile_q * C.dim_v < int64{1} << 31);
+  static_assert(int64{kMaxSplits} * C.tile_q * C.dim_v < int64{1} << 31);
   FlaggedPair *states, *sums;
   uint64 flag;
   int splits;

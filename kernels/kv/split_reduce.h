@@ -84,7 +84,7 @@ struct PartialO {
 template <KvConfig C>
 struct SplitWorkspace {
   using Real = RealOf<C.element>;
-  static_assert(int64{kMostSplits} * C.tile_q * C.dim_v < int64{1} << 31);
+  static_assert(int64{kMaxSplits} * C.tile_q * C.dim_v < int64{1} << 31);
   uint64* ticket;
   Real *states, *partials;
   int splits;

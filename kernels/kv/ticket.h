@@ -17,7 +17,7 @@
 namespace cuflash {
 
 constexpr uint64 kTicketCount = 0xffff;
-constexpr int kMostSplits = 4096;  // fits into the count with room to spare
+constexpr int kMaxSplits = 4096;  // fits into the count with room to spare
 
 CUFLASH_SHARED_FUNCTION uint64 empty_ticket(uint64 address) {
   uint64 x = address * 0x9E3779B97F4A7C15ull ^ 0xC0FFEE5EED5EA75Cull;

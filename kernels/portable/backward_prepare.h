@@ -82,8 +82,8 @@ struct PrepareTile {
   // LSE and delta of every row.
   template <bool kWhole>
   __device__ __forceinline__ void run() {
-    constexpr int kMost = 8 / size_of(C.element),
-                  kAtOnce = kWhole && kIterations >= kMost ? kMost : 1;  // rows in flight
+    constexpr int kMax = 8 / size_of(C.element),
+                  kAtOnce = kWhole && kIterations >= kMax ? kMax : 1;  // rows in flight
     static_assert(kIterations % kAtOnce == 0);
 #pragma unroll 1
     for (int first_row = thread / kLanes; first_row < C.tile_q; first_row += kRows * kAtOnce) {
@@ -231,9 +231,9 @@ __device__ __forceinline__ void list_key_tiles(const BackwardParams& p, int b) {
     all += tiles;
   }
   before = sum_of_lanes<32>(before), all = sum_of_lanes<32>(all);
-  if (b == 0 && threadIdx.x == 0) p.key_tiles[0].b = min(all, p.most_listed);
+  if (b == 0 && threadIdx.x == 0) p.key_tiles[0].b = min(all, p.max_listed);
   // Lengths that contradict the size of the tensor do not fit.
-  const int tiles = min(tiles_of(sequence_of(a, b)), p.most_listed - before);
+  const int tiles = min(tiles_of(sequence_of(a, b)), p.max_listed - before);
 #pragma unroll 1
   for (int tile = static_cast<int>(threadIdx.x); tile < tiles; tile += prepare_threads(C))
     p.key_tiles[1 + before + tile] = {b, tile};

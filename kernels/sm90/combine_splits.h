@@ -49,7 +49,7 @@ struct SplitReduction {
     const KeySplits& s = p.splits;
     const int splits = static_cast<int>(s.splits), width = 1 << width_bits;
     const unsigned of_split = static_cast<unsigned>(s.rows),
-                   columns = static_cast<unsigned>(s.columns);  // see kMostBytes
+                   columns = static_cast<unsigned>(s.columns);  // see kMaxBytes
     const int own = min(column, s.columns - kEpilogueColumns);
     const unsigned row_0 =
         static_cast<unsigned>(split_row(p.forward.attention, first.b, first.h, first.sequence.q_begin, 0));

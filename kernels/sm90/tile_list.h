@@ -81,7 +81,7 @@ struct TileLister {
   // Bucket 0 has the tiles that see the most keys.
   __device__ __forceinline__ int bucket_of(int64 key_tiles) const {
     return kThreads - 1 -
-           static_cast<int>(min(quotient(key_tiles * kThreads, p.list.most_key_tiles + 1), int64{kThreads - 1}));
+           static_cast<int>(min(quotient(key_tiles * kThreads, p.list.max_key_tiles + 1), int64{kThreads - 1}));
   }
   // kAgain: a second pass over the same tiles, whose only chunk is still in shared memory.
   template <bool kAgain, class OnTile>

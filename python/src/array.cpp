@@ -125,12 +125,12 @@ static bool is_nested(const Route& route, nb::handle object) {
   return route.is_torch && nb::object(object.attr("is_nested")).is(nb::handle(Py_True));
 }
 
-Array array_of(nb::handle object, const char* name, uintptr_t stream, int32_t most_dimensions) {
+Array array_of(nb::handle object, const char* name, uintptr_t stream, int32_t max_dimensions) {
   if (object.is_none()) return {};
   const Route& route = route_of(object);
   try {
     Array array = by_route(route, object, name, stream);
-    require_rank(array.rank, name, most_dimensions);
+    require_rank(array.rank, name, max_dimensions);
     if (route.is_torch) require_storage(array, object, name);
     if (array.bytes() == 0) set_strides_of_empty(array);
     return array;

@@ -133,17 +133,17 @@ void Arrays::parts(std::initializer_list<Tensor*> out, nb::handle object, const 
   for (Tensor* tensor : out) fill_part(*tensor, array, part++, name), reorder(*tensor, layout_);
 }
 
-Array Arrays::read(nb::handle object, const char* name, int32_t most_dimensions) const {
+Array Arrays::read(nb::handle object, const char* name, int32_t max_dimensions) const {
   for (size_t n = 0; n < known_count_; ++n) {
     if (!known_[n].object.is(object)) continue;
-    require_rank(known_[n].array->rank, name, most_dimensions);
+    require_rank(known_[n].array->rank, name, max_dimensions);
     return known_[n].array->view();
   }
-  return array_of(object, name, stream_, most_dimensions);
+  return array_of(object, name, stream_, max_dimensions);
 }
 
-Array Arrays::take(nb::handle object, const char* name, int32_t most_dimensions) {
-  Array array = read(object, name, most_dimensions);
+Array Arrays::take(nb::handle object, const char* name, int32_t max_dimensions) {
+  Array array = read(object, name, max_dimensions);
   keepers_[count_++] = std::move(array.keeper);
   if (!first_name_) {
     first_name_ = name, device_ = array.device;

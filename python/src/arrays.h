@@ -54,19 +54,19 @@ class Arrays {
     const Array* array;
   };
 
-  Array read(nb::handle object, const char* name, int32_t most_dimensions) const;
+  Array read(nb::handle object, const char* name, int32_t max_dimensions) const;
   // Keeps the array's memory alive as long as this object.
-  Array take(nb::handle object, const char* name, int32_t most_dimensions = 4);
+  Array take(nb::handle object, const char* name, int32_t max_dimensions = 4);
   template <class Tensor>
   void parts(std::initializer_list<Tensor*> out, nb::handle object, const char* name);
 
-  static constexpr size_t kMost = 0 CUFLASH_BACKWARD_ARRAYS(CUFLASH_COUNT) CUFLASH_ATTENTION_ARRAYS(CUFLASH_COUNT);
-  static_assert(kMost >= 0 CUFLASH_CACHE_CALL_ARRAYS(CUFLASH_COUNT) CUFLASH_CACHE_ARRAYS(CUFLASH_COUNT, CUFLASH_COUNT));
+  static constexpr size_t kMax = 0 CUFLASH_BACKWARD_ARRAYS(CUFLASH_COUNT) CUFLASH_ATTENTION_ARRAYS(CUFLASH_COUNT);
+  static_assert(kMax >= 0 CUFLASH_CACHE_CALL_ARRAYS(CUFLASH_COUNT) CUFLASH_CACHE_ARRAYS(CUFLASH_COUNT, CUFLASH_COUNT));
   const uintptr_t stream_;
   const std::string_view layout_;
-  decltype(Array::keeper) keepers_[kMost]{};
+  decltype(Array::keeper) keepers_[kMax]{};
   size_t count_ = 0;
-  Known known_[kMost];
+  Known known_[kMax];
   size_t known_count_ = 0;
   const char* first_name_ = nullptr;
   dlpack::Device device_{dlpack::kCpu, 0};

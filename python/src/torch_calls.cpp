@@ -112,7 +112,7 @@ class Inputs {
   }
 
   // Reads a tensor of the call.
-  void read(Rows& rows, nb::handle tensor, const char* name, int32_t most_dimensions);
+  void read(Rows& rows, nb::handle tensor, const char* name, int32_t max_dimensions);
 
   bool is_packed() const { return std::string_view(options.layout) == "thd"; }
 
@@ -153,16 +153,16 @@ class Inputs {
   nb::handle empty_;  // for ordinary tensors on the current device
 };
 
-void Inputs::read(Rows& rows, nb::handle tensor, const char* name, int32_t most_dimensions) {
+void Inputs::read(Rows& rows, nb::handle tensor, const char* name, int32_t max_dimensions) {
   if (tensor.is_none()) return;
   rows.tensor = nb::borrow(tensor);
   if (is_true(nb::object(tensor.attr(torch_.is_neg)())))  // a view whose memory holds the negated numbers
     rows.tensor = tensor.attr(torch_.resolve_neg)();
-  rows.array = array_of(rows.tensor, name, 0, most_dimensions);
+  rows.array = array_of(rows.tensor, name, 0, max_dimensions);
   rows.given = rows.array.view();
   if (!has_rows(rows.array)) {
     rows.tensor = rows.tensor.attr(torch_.contiguous)();
-    rows.array = array_of(rows.tensor, name, 0, most_dimensions);
+    rows.array = array_of(rows.tensor, name, 0, max_dimensions);
   }
   arrays.know(rows.tensor, rows.array);
 }

@@ -29,8 +29,8 @@ class Backward {
     dq_size_ = round_up(p.dim_qk, kernels_.rows) * kernels_.lanes;
     bias_tiles_ = bias_tiles().value("dbias: the number of tiles is");
     whole_heads_ = ranges_ == 1 || p.batch * p.heads_k >= 32;
-    const int64_t most_tasks = std::max({panels.at_most(Checked::kLargest), key_tasks(), bias_tiles_, p.heads_q});
-    workers_ = worker_count(p, e, most_tasks);
+    const int64_t max_tasks = std::max({panels.at_most(Checked::kLargest), key_tasks(), bias_tiles_, p.heads_q});
+    workers_ = worker_count(p, e, max_tasks);
     sums_dbias_ = can_sum_dbias() && strip_tasks() >= workers_;
     if (sums_dbias_) whole_heads_ = false;
     dbias_rows_ = !p.dbias ? 0 : sums_dbias_ ? strips() * round_up(p.len_q, kernels_.lanes) : shape_.q;

@@ -60,9 +60,9 @@ struct RowsAhead {
   int64_t bytes, stride, count;  // of each row, between rows, in bytes
 };
 struct Ahead {
-  static constexpr int kMost = 6;
+  static constexpr int kMax = 6;
   static constexpr int64_t kLine = 64;  // bytes
-  RowsAhead rows[kMost] = {};
+  RowsAhead rows[kMax] = {};
   int count = 0;
   int64_t lines = 0;  // of all rows
 };

@@ -10,7 +10,7 @@ namespace cuflash::cpu {
 
 // Adds some of the rows, as far as there is room for them.
 inline void append(const Source& rows, Range part, Ahead& ahead) {
-  if (part.empty() || ahead.count == Ahead::kMost) return;
+  if (part.empty() || ahead.count == Ahead::kMax) return;
   const int64_t size = size_of(rows.dtype), bytes = rows.dim * size, stride = rows.row_stride * size;
   const auto* first = static_cast<const std::byte*>(rows.data) + rows.offset * size + part.begin * stride;
   const RowsAhead some =
@@ -37,7 +37,7 @@ class ReadAhead {
   ReadAhead(const Problem& p, bool wanted) : p_(p), wanted_(wanted) {}
 
   void add(const Source& rows) {
-    if (wanted_ && count_ < Ahead::kMost) rows_[count_++] = rows;
+    if (wanted_ && count_ < Ahead::kMax) rows_[count_++] = rows;
   }
   // Not from the pages of a cache, which are gathered row by row.
   void add_keys(const Head& head, Range keys) {
@@ -51,8 +51,8 @@ class ReadAhead {
   }
   void add_queries(const Head& head, Range queries) {
     Source rows = source_of(p_.q, head.b, head.h, head.seq.q_begin, queries, p_.dim_qk);
-    constexpr int64_t kMostBytes = 256 * 1024;  // more would push out of the cache what is still in use
-    rows.count = std::min(rows.count, kMostBytes / std::max<int64_t>(1, rows.dim * size_of(rows.dtype)));
+    constexpr int64_t kMaxBytes = 256 * 1024;  // more would push out of the cache what is still in use
+    rows.count = std::min(rows.count, kMaxBytes / std::max<int64_t>(1, rows.dim * size_of(rows.dtype)));
     add(rows);
   }
 
@@ -68,7 +68,7 @@ class ReadAhead {
  private:
   const Problem& p_;
   const bool wanted_;
-  Source rows_[Ahead::kMost] = {};
+  Source rows_[Ahead::kMax] = {};
   int count_ = 0;
 };
 

@@ -108,12 +108,12 @@ class AppendedPages {
 
   // Returns false if a page occurs twice, or if a run of occupied slots gets this long.
   bool fill_slots() {
-    constexpr int kMostSteps = 64;
+    constexpr int kMaxSteps = 64;
     std::fill_n(slots_, int64_t{1} << bits_, kNone);
     for (const PageRows* rows = begin_; rows != end_; ++rows) {
       size_t slot = slot_of(rows->page);
       for (int steps = 0; slots_[slot] != kNone; slot = next(slot), ++steps)
-        if (begin_[slots_[slot]].page == rows->page || steps == kMostSteps) return false;
+        if (begin_[slots_[slot]].page == rows->page || steps == kMaxSteps) return false;
       slots_[slot] = static_cast<int32_t>(rows - begin_);
     }
     return true;

@@ -131,8 +131,8 @@ void require_disjoint(const Argument& output, const Argument& other) {
 }
 
 void require_disjoint_from_workspace(const Argument& tensor, const Execution& execution, size_t used) {
-  constexpr size_t kMost = std::numeric_limits<int64_t>::max();
-  const auto bytes = static_cast<int64_t>(std::min({used, execution.workspace_size, kMost}));
+  constexpr size_t kMax = std::numeric_limits<int64_t>::max();
+  const auto bytes = static_cast<int64_t>(std::min({used, execution.workspace_size, kMax}));
   const cuflash_mutable_tensor view{execution.workspace, CUFLASH_BOOL, 1, {bytes}, {1}};
   const Argument workspace("workspace", view);
   if (share_memory(workspace, tensor)) reject_shared(workspace, tensor, "scratch needs memory of its own");

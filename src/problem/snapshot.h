@@ -49,7 +49,7 @@ class Snapshot {
 
  private:
   static constexpr size_t kInlineBytes = 4096, kAlignment = alignof(int64_t);
-  static constexpr size_t kMostBlocks = 8;  // no call takes more arrays
+  static constexpr size_t kMaxBlocks = 8;  // no call takes more arrays
 
   static size_t rounded_size(int64_t count, size_t size) {
     size_t bytes = 0;
@@ -61,7 +61,7 @@ class Snapshot {
 
   alignas(kAlignment) std::byte inline_[kInlineBytes];
   size_t used_ = 0, held_ = 0;
-  std::array<std::unique_ptr<std::byte[]>, kMostBlocks> blocks_;
+  std::array<std::unique_ptr<std::byte[]>, kMaxBlocks> blocks_;
 };
 
 }  // namespace cuflash

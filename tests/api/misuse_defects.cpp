@@ -7,7 +7,7 @@ namespace {
 
 using Values = Defect::Values;
 
-constexpr int32_t kLeast = std::numeric_limits<int32_t>::min(), kMost = std::numeric_limits<int32_t>::max();
+constexpr int32_t kMin = std::numeric_limits<int32_t>::min(), kMax = std::numeric_limits<int32_t>::max();
 constexpr int64_t kLowest = std::numeric_limits<int64_t>::min(), kHighest = std::numeric_limits<int64_t>::max();
 
 const Defect kDefects[] = {
@@ -29,8 +29,8 @@ const Defect kDefects[] = {
        return {{"aligned"}};
      }},
     {"dtype 0", [](const Slot& s) -> Values { return *s.dtype = 0, Values{{"0"}}; }},
-    {"dtype 2^31 - 1", [](const Slot& s) -> Values { return *s.dtype = kMost, Values{{text(kMost)}}; }},
-    {"dtype negative", [](const Slot& s) -> Values { return *s.dtype = kLeast, Values{{text(kLeast)}}; }},
+    {"dtype 2^31 - 1", [](const Slot& s) -> Values { return *s.dtype = kMax, Values{{text(kMax)}}; }},
+    {"dtype negative", [](const Slot& s) -> Values { return *s.dtype = kMin, Values{{text(kMin)}}; }},
     {"rank -1",
      [](const Slot& s) -> Values {
        return *s.rank = -1, Values{{"rank", "-1"}};
@@ -41,11 +41,11 @@ const Defect kDefects[] = {
      }},
     {"rank 2^31 - 1",
      [](const Slot& s) -> Values {
-       return *s.rank = kMost, Values{{"rank", text(kMost)}};
+       return *s.rank = kMax, Values{{"rank", text(kMax)}};
      }},
     {"rank -2^31",
      [](const Slot& s) -> Values {
-       return *s.rank = kLeast, Values{{"rank", text(kLeast)}};
+       return *s.rank = kMin, Values{{"rank", text(kMin)}};
      }},
     {"rank 0 with data",
      [](const Slot& s) -> Values {

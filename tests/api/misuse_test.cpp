@@ -13,7 +13,7 @@ namespace {
 
 using Result = std::optional<Refusal>;
 
-constexpr int32_t kLeast = std::numeric_limits<int32_t>::min(), kMost = std::numeric_limits<int32_t>::max();
+constexpr int32_t kMin = std::numeric_limits<int32_t>::min(), kMax = std::numeric_limits<int32_t>::max();
 constexpr int64_t kLowest = std::numeric_limits<int64_t>::min(), kHighest = std::numeric_limits<int64_t>::max();
 
 const std::vector<std::string> kTensors = {"q",
@@ -117,7 +117,7 @@ TEST_F(MisuseTest, WorkspacesThatAreTensors) {
 
 TEST_F(MisuseTest, Lengths) {
   for (const std::string& name : kTensors)
-    for (const int32_t value : {kLeast, -1, kMost})
+    for (const int32_t value : {kMin, -1, kMax})
       for (const int64_t n : {0, 1})
         misuse.everywhere(name + "[" + text(n) + "] is " + text(value), [&](Target& target) -> Result {
           const Slot* slot = target.find(name);
@@ -150,7 +150,7 @@ TEST_F(MisuseTest, Options) {
     integer("window_left", &cuflash_attention::window_left, value);
     integer("window_right", &cuflash_attention::window_right, value);
   }
-  for (const int64_t value : {int64_t{2}, int64_t{-1}, int64_t{kMost}, int64_t{kLeast}})
+  for (const int64_t value : {int64_t{2}, int64_t{-1}, int64_t{kMax}, int64_t{kMin}})
     integer("alignment", &cuflash_attention::alignment, value);
   for (const int64_t value : {int64_t{-1}, kLowest, kHighest})
     integer("max_seqlen_q", &cuflash_attention::max_seqlen_q, value);
@@ -166,9 +166,9 @@ TEST_F(MisuseTest, Execution) {
   };
   broken("device 3", "device", [](Target& t) { t.execution->device = 3; });
   broken("device -1", "device", [](Target& t) { t.execution->device = -1; });
-  broken("device 2^31 - 1", "device", [](Target& t) { t.execution->device = kMost; });
+  broken("device 2^31 - 1", "device", [](Target& t) { t.execution->device = kMax; });
   broken("num_threads -1", "num_threads", [](Target& t) { t.execution->num_threads = -1; });
-  broken("num_threads -2^31", "num_threads", [](Target& t) { t.execution->num_threads = kLeast; });
+  broken("num_threads -2^31", "num_threads", [](Target& t) { t.execution->num_threads = kMin; });
   broken("workspace NULL with a size", "workspace", [](Target& t) { t.execution->workspace_size = 1; });
   broken("workspace NULL with the largest size", "workspace",
          [](Target& t) { t.execution->workspace_size = std::numeric_limits<size_t>::max(); });

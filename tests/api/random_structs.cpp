@@ -10,11 +10,11 @@ namespace cuflash::test {
 namespace {
 
 constexpr int64_t kMaxExtent = (int64_t{1} << 31) - 1;
-constexpr int64_t kMost = std::numeric_limits<int64_t>::max(), kLeast = std::numeric_limits<int64_t>::min();
+constexpr int64_t kMax = std::numeric_limits<int64_t>::max(), kMin = std::numeric_limits<int64_t>::min();
 
 int64_t product(int64_t a, int64_t b) {
   int64_t result = 0;
-  return __builtin_mul_overflow(a, b, &result) ? kMost / 8 : std::min(result, kMost / 8);
+  return __builtin_mul_overflow(a, b, &result) ? kMax / 8 : std::min(result, kMax / 8);
 }
 
 }  // namespace
@@ -261,7 +261,7 @@ void RandomStructs::fill_execution() {
 // One field of one tensor.
 template <class TensorStruct>
 void RandomStructs::change(TensorStruct& t) {
-  const auto number = [&] { return random_.one_of<int64_t>({extent(), -1, -2, kLeast, kMost, kMaxExtent + 1, 0, 1}); };
+  const auto number = [&] { return random_.one_of<int64_t>({extent(), -1, -2, kMin, kMax, kMaxExtent + 1, 0, 1}); };
   const auto d = random_.below(4);
   switch (random_.below(7)) {
     case 0: t.data = random_.chance(2) ? nullptr : const_cast<void*>(address()); break;
@@ -281,7 +281,7 @@ void RandomStructs::change_size(Padded<Struct>& s) {
   const auto own = static_cast<int64_t>(sizeof(Struct));
   const int64_t size =
       random_.one_of<int64_t>({0, 1, own - 1, own + 1, own + 8, own / 2, Padded<Struct>::kBytes - 8,
-                               Padded<Struct>::kBytes, Padded<Struct>::kBytes + 1, kMost, random_.below(2 * own)});
+                               Padded<Struct>::kBytes, Padded<Struct>::kBytes + 1, kMax, random_.below(2 * own)});
   s.grow();
   s.get().struct_size = static_cast<size_t>(size);
   if (random_.chance(3)) s.byte(own + random_.below(Padded<Struct>::kBytes - own)) = std::byte{1};
@@ -290,7 +290,7 @@ void RandomStructs::change_size(Padded<Struct>& s) {
 void RandomStructs::change_numbers() {
   cuflash_attention& a = attention.get();
   cuflash_execution& e = execution.get();
-  const auto integer = [&] { return random_.one_of<int64_t>({extent(), -1, -2, 0, 1, kLeast, kMost, kMaxExtent + 1}); };
+  const auto integer = [&] { return random_.one_of<int64_t>({extent(), -1, -2, 0, 1, kMin, kMax, kMaxExtent + 1}); };
   switch (random_.below(14)) {
     case 0: a.scale = real(), a.has_scale = 1; break;
     case 1: a.softcap = real(); break;

@@ -89,7 +89,7 @@ void MirroredTensor::set_row(std::vector<int64_t> index, const std::vector<doubl
   store_row(host.data(), view.dtype, element(index), static_cast<int64_t>(values.size()), values.data());
 }
 
-CacheScene::CacheScene(const CacheCase& c) : c_(c), most_q_(largest(c.len_q)), most_new_(largest(c.len_new)) {
+CacheScene::CacheScene(const CacheCase& c) : c_(c), max_q_(largest(c.len_q)), max_new_(largest(c.len_new)) {
   make_places();
   make_queries();
   make_cache();
@@ -175,10 +175,10 @@ void CacheScene::make_queries() {
   const int64_t heads = c_.heads_k * c_.group, offset = c_.aligned ? 0 : 1;
   if (c_.packed_q) {
     attention.cu_seqlens_q = running_sum(c_.len_q, q_begin_);
-    attention.max_seqlen_q = std::max<int64_t>(1, most_q_);
+    attention.max_seqlen_q = std::max<int64_t>(1, max_q_);
     q_ = MirroredTensor(c_.dtype, {sum_of(c_.len_q) + 1, heads, c_.dim_qk}, {0, 1, 2}, offset);
   } else {
-    q_ = MirroredTensor(c_.dtype, {static_cast<int64_t>(batch()), heads, most_q_, c_.dim_qk}, {0, 2, 1, 3}, offset);
+    q_ = MirroredTensor(c_.dtype, {static_cast<int64_t>(batch()), heads, max_q_, c_.dim_qk}, {0, 2, 1, 3}, offset);
     attention.seqlens_q = lengths(c_.len_q);
   }
   for (size_t b = 0; b < batch(); ++b)
@@ -222,13 +222,13 @@ void CacheScene::make_new_rows() {
   const int64_t n = c_.packed_new ? sum_of(c_.len_new) : static_cast<int64_t>(batch());
   const auto make = [&](int64_t dim) {
     if (c_.packed_new) return MirroredTensor(c_.dtype, {n, c_.heads_k, dim}, {0, 1, 2});
-    return MirroredTensor(c_.dtype, {n, c_.heads_k, most_new_, dim}, {0, 2, 1, 3});
+    return MirroredTensor(c_.dtype, {n, c_.heads_k, max_new_, dim}, {0, 2, 1, 3});
   };
   k_new_ = make(c_.dim_qk);
   if (!c_.v_in_k) v_new_ = make(c_.dim_v);
   if (c_.packed_new) {
     cache.cu_seqlens_new = running_sum(c_.len_new, new_begin_);
-    cache.max_seqlen_new = most_new_;
+    cache.max_seqlen_new = max_new_;
   } else {
     cache.seqlens_new = lengths(c_.len_new);
   }
@@ -286,8 +286,8 @@ void CacheScene::make_outputs() {
     o_ = MirroredTensor(type, {sum_of(c_.len_q) + 1, heads, c_.dim_v}, {0, 1, 2});
     lse_ = MirroredTensor(state_type(c_.dtype), {heads, sum_of(c_.len_q) + 1}, {0, 1});
   } else {
-    o_ = MirroredTensor(type, {static_cast<int64_t>(batch()), heads, most_q_, c_.dim_v}, {0, 2, 1, 3});
-    lse_ = MirroredTensor(state_type(c_.dtype), {static_cast<int64_t>(batch()), heads, most_q_}, {0, 1, 2});
+    o_ = MirroredTensor(type, {static_cast<int64_t>(batch()), heads, max_q_, c_.dim_v}, {0, 2, 1, 3});
+    lse_ = MirroredTensor(state_type(c_.dtype), {static_cast<int64_t>(batch()), heads, max_q_}, {0, 1, 2});
   }
   cache.o = o_.view;
   if (c_.has_lse) cache.lse = lse_.view;
@@ -431,7 +431,7 @@ std::string CacheScene::fault() {
   if (!c_.v_in_k) v_.read();
   for (size_t b = 0; b < batch(); ++b)
     for (int64_t h = 0; h < c_.heads_k * c_.group; ++h)
-      for (int64_t i = 0; i < (c_.packed_q ? c_.len_q[b] : most_q_); ++i)
+      for (int64_t i = 0; i < (c_.packed_q ? c_.len_q[b] : max_q_); ++i)
         if (std::string text = fault_of_row(b, h, i); !text.empty()) return text;
   return fault_of_cache();
 }

@@ -104,7 +104,7 @@ class CacheScene {
   std::string fault_of_cache() const;
 
   const CacheCase c_;
-  int64_t most_q_ = 0, most_new_ = 0, entries_ = 0;
+  int64_t max_q_ = 0, max_new_ = 0, entries_ = 0;
   std::vector<DeviceTensor> ints_;
   size_t rows_at_ = 0;                        // of these
   std::vector<int32_t> entry_of_;             // contiguous

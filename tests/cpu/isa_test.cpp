@@ -79,14 +79,14 @@ TEST_P(EveryIsa, ExplainNamesTheOneThatComputesTheProblem) {
 
 // A panel of scores and the running state of its rows, aligned as the kernels want it.
 struct Scores {
-  static constexpr int64_t kMostKeys = 96, kMostLanes = 64, kMostDim = 4;
-  alignas(64) float s[kMostKeys * kMostLanes];
-  alignas(64) float m[kMostLanes], l[kMostLanes] = {}, o[kMostDim * kMostLanes], before[kMostLanes] = {},
-                                   after[kMostLanes] = {}, shrink[kMostLanes];
-  alignas(64) Bf16 right[kMostKeys * kMostLanes] = {};
+  static constexpr int64_t kMaxKeys = 96, kMaxLanes = 64, kMaxDim = 4;
+  alignas(64) float s[kMaxKeys * kMaxLanes];
+  alignas(64) float m[kMaxLanes], l[kMaxLanes] = {}, o[kMaxDim * kMaxLanes], before[kMaxLanes] = {},
+                                  after[kMaxLanes] = {}, shrink[kMaxLanes];
+  alignas(64) Bf16 right[kMaxKeys * kMaxLanes] = {};
 
   Scores() {
-    for (int64_t n = 0; n < kMostKeys * kMostLanes; ++n) s[n] = static_cast<float>(n * 7919 % 1009) / 100.0f;
+    for (int64_t n = 0; n < kMaxKeys * kMaxLanes; ++n) s[n] = static_cast<float>(n * 7919 % 1009) / 100.0f;
     for (float& x : m) x = -std::numeric_limits<float>::infinity();
     for (float& x : o) x = 1;
   }
@@ -108,9 +108,9 @@ TEST_P(EveryIsa, SoftmaxToRightEqualsItsTwoParts) {
   if (!has_bf16_kernels() || !kernels<float, Bf16>().softmax_to_right)
     GTEST_SKIP() << "this instruction set computes softmax and rounds in two passes";
   const Kernels<float, Bf16>& k = kernels<float, Bf16>();
-  std::vector<float> decisions(Scores::kMostKeys * Scores::kMostLanes + 16);
+  std::vector<float> decisions(Scores::kMaxKeys * Scores::kMaxLanes + 16);
   float* keep = reinterpret_cast<float*>((reinterpret_cast<uintptr_t>(decisions.data()) + 63) / 64 * 64);
-  for (int64_t n = 0; n < Scores::kMostKeys * k.lanes; ++n) keep[n] = n % 3 ? 1.5f : 0.0f;
+  for (int64_t n = 0; n < Scores::kMaxKeys * k.lanes; ++n) keep[n] = n % 3 ? 1.5f : 0.0f;
   for (const auto& [keys, drops] : {std::pair<int64_t, bool>{1, false},
                                     {2, true},
                                     {3, false},

@@ -12,10 +12,10 @@
 namespace cuflash::cpu {
 namespace {
 
-constexpr int64_t kMost = 9;
+constexpr int64_t kMax = 9;
 
 struct Job {
-  std::array<std::atomic<int>, kMost> runs{};
+  std::array<std::atomic<int>, kMax> runs{};
   std::chrono::microseconds length{0};
 
   static void body(void* self, int64_t index) {
@@ -24,7 +24,7 @@ struct Job {
     ++job.runs[static_cast<size_t>(index)];
   }
   void expect_once(int64_t n) const {
-    for (int64_t i = 0; i < kMost; ++i) EXPECT_EQ(runs[static_cast<size_t>(i)], i < n ? 1 : 0) << i << " of " << n;
+    for (int64_t i = 0; i < kMax; ++i) EXPECT_EQ(runs[static_cast<size_t>(i)], i < n ? 1 : 0) << i << " of " << n;
   }
 };
 
@@ -35,22 +35,22 @@ void run(int64_t n, std::chrono::microseconds length = {}) {
 }
 
 TEST(Pool, RunsEveryIndexOnce) {
-  for (int64_t n = 0; n <= kMost; ++n) run(n);
-  for (int repeat = 0; repeat < 3000; ++repeat) run(1 + repeat % kMost);
+  for (int64_t n = 0; n <= kMax; ++n) run(n);
+  for (int repeat = 0; repeat < 3000; ++repeat) run(1 + repeat % kMax);
 }
 
 TEST(Pool, RunsEveryIndexOnceAfterItsWorkersFellAsleep) {
   for (int repeat = 0; repeat < 60; ++repeat) {
     std::this_thread::sleep_for(std::chrono::microseconds(repeat * 7));  // around the moment when they fall asleep
-    run(1 + repeat % kMost);
+    run(1 + repeat % kMax);
   }
 }
 
 TEST(Pool, ThreadsShareTheIndices) {
   const auto start = std::chrono::steady_clock::now();
-  run(kMost, std::chrono::milliseconds(50));
+  run(kMax, std::chrono::milliseconds(50));
   const auto seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-  EXPECT_LT(seconds, 0.05 * kMost / 2);
+  EXPECT_LT(seconds, 0.05 * kMax / 2);
 }
 
 // Waking a thread narrows the cores that it may use, for that moment only.

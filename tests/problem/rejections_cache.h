@@ -16,7 +16,7 @@
 
 namespace cuflash::rejections {
 
-constexpr int32_t kLeast = std::numeric_limits<int32_t>::min(), kMost = std::numeric_limits<int32_t>::max();
+constexpr int32_t kMin = std::numeric_limits<int32_t>::min(), kMax = std::numeric_limits<int32_t>::max();
 
 enum class NewRows { none, dense, padded, packed };
 

@@ -32,8 +32,8 @@ TEST(LegalCacheCalls, WhatNobodyLooksAtMayBeAnything) {
   call.attention.window_left = 0, call.attention.causal = 1;
   call.integers("seqlens")[0] = 9, call.integers("seqlens")[1] = 12;
   int32_t* table = call.integers("block_table");
-  table[0] = kLeast, table[1] = 2, table[2] = 3;  // its three queries are rows 6 to 8
-  table[3] = kMost, table[4] = -1, table[5] = 4;
+  table[0] = kMin, table[1] = 2, table[2] = 3;  // its three queries are rows 6 to 8
+  table[3] = kMax, table[4] = -1, table[5] = 4;
   EXPECT_EQ(call.run(), CUFLASH_OK) << cuflash_last_error();
 }
 

@@ -173,7 +173,7 @@ TEST(CacheRejections, ScoresAndSplits) {
     call.attention.window_right = -9;
     return Refusal{"window_right", {"-9"}};
   });
-  for (const int32_t splits : {-1, kLeast})
+  for (const int32_t splits : {-1, kMin})
     all.add("num_splits " + text(splits), {}, [=](CacheCall& call) {
       call.cache.num_splits = splits;
       return Refusal{"num_splits", {text(splits)}};
@@ -322,7 +322,7 @@ void add_cumulative_rules(Rules& all, const std::string& name, const std::string
 }
 
 void add_used_rules(Rules& all, const std::string& name, const std::string& bound, int64_t most) {
-  for (const int64_t length : {int64_t{-1}, most + 1, int64_t{kLeast}, int64_t{kMost}})
+  for (const int64_t length : {int64_t{-1}, most + 1, int64_t{kMin}, int64_t{kMax}})
     all.add(name + " " + text(length), {name}, [=](CacheCall& call) {
       call.integers(name)[1] = static_cast<int32_t>(length);
       return Refusal{name, {"1", text(length), text(most)}};
@@ -349,7 +349,7 @@ TEST(CacheRejections, LengthsOfQueriesAndNewRows) {
 
 TEST(CacheRejections, RowsOfTheCache) {
   Rules all;
-  for (const int32_t rows : {-1, kLeast, kMost})
+  for (const int32_t rows : {-1, kMin, kMax})
     all.add("seqlens " + text(rows), {}, [=](CacheCall& call) {
       call.integers("seqlens")[1] = rows;
       return Refusal{"seqlens", {"1", text(rows), text(call.kind.room())}};
@@ -363,7 +363,7 @@ TEST(CacheRejections, RowsOfTheCache) {
     call.integers("seqlens")[0] = static_cast<int32_t>(call.kind.room() - 1);
     return Refusal{"k_new", {"2", text(call.kind.room() + 1), text(call.kind.room())}};
   });
-  for (const int32_t pad : {-1, kLeast, 5, kMost})  // the sequence has 4 rows
+  for (const int32_t pad : {-1, kMin, 5, kMax})  // the sequence has 4 rows
     all.add("leftpad " + text(pad), {}, [=](CacheCall& call) {
       call.integers("leftpad")[1] = pad;
       return Refusal{"leftpad", {"1", text(pad), "4"}};
@@ -372,7 +372,7 @@ TEST(CacheRejections, RowsOfTheCache) {
     call.cache.batch_idx = call.cache.seqlens;
     return Refusal{"batch_idx", {"block_table"}};
   });
-  for (const int32_t entry : {-1, static_cast<int32_t>(K::kEntries), kLeast, kMost})
+  for (const int32_t entry : {-1, static_cast<int32_t>(K::kEntries), kMin, kMax})
     all.add("batch_idx " + text(entry), {"batch_idx"}, [=](CacheCall& call) {
       call.integers("batch_idx")[1] = entry;
       return Refusal{"batch_idx", {"1", text(entry), text(K::kEntries - 1)}};
@@ -388,7 +388,7 @@ TEST(CacheRejections, RowsOfTheCache) {
               call.integers("seqlens_new")[silent] = 0;
               return Refusal{"batch_idx", {"0", "1", "2"}};
             });
-  for (const int32_t page : {-1, static_cast<int32_t>(K::kPages), kLeast, kMost})
+  for (const int32_t page : {-1, static_cast<int32_t>(K::kPages), kMin, kMax})
     for (const int b : {0, 1})
       all.add("block_table " + text(page) + " of " + text(b), {"block_table"}, [=](CacheCall& call) {
         call.integers("block_table")[b * K::kColumns] = page;
@@ -397,8 +397,8 @@ TEST(CacheRejections, RowsOfTheCache) {
   // Not seen by a query, but written.
   all.add("block_table of new rows", {"block_table", "k_new", "seqlens_q"}, [](CacheCall& call) {
     call.integers("seqlens_q")[0] = 0;
-    call.integers("block_table")[1] = kMost;
-    return Refusal{"block_table", {"0", "1", text(kMost)}};
+    call.integers("block_table")[1] = kMax;
+    return Refusal{"block_table", {"0", "1", text(kMax)}};
   });
   all.add("too few positions", {}, [](CacheCall& call) {
     call.cache.rotary_cos.shape[0] = call.cache.rotary_sin.shape[0] = 3;

@@ -49,7 +49,7 @@ std::vector<std::string> bytes_of_outputs(const std::vector<Slot>& slots) {
 // The caller's threads, which start with writing garbage: everything has been checked by then.
 struct Saboteur {
   std::vector<Slot> integers;
-  int32_t garbage = kMost;
+  int32_t garbage = kMax;
   int64_t called = 0;
 
   static void parallel_for(void* self, int64_t n, cuflash_parallel_body body, void* context) {
@@ -66,7 +66,7 @@ void expect_no_second_look(const MakeCall& make_call, const std::string& what) {
   const auto honest = make_call();
   fill_values(honest->slots());
   ASSERT_EQ(honest->run(), CUFLASH_OK) << what << ": " << cuflash_last_error();
-  for (const int32_t garbage : {kMost, kLeast, -1, 1 << 20}) {
+  for (const int32_t garbage : {kMax, kMin, -1, 1 << 20}) {
     const auto call = make_call();
     fill_values(call->slots());
     Saboteur saboteur{integers_of(call->slots()), garbage};
@@ -110,7 +110,7 @@ void run_beside_a_writer(Calls& call) {
       for (size_t s = 0; s < integers.size(); ++s)
         for (size_t n = 0; n < legal[s].size(); ++n) {
           const int32_t hostile =
-              step % 2 ? kMost - static_cast<int32_t>(step % 3) : -static_cast<int32_t>(step % 1000000);
+              step % 2 ? kMax - static_cast<int32_t>(step % 3) : -static_cast<int32_t>(step % 1000000);
           write(integers[s], static_cast<int64_t>(n), step % 8 < 6 ? legal[s][n] : hostile);
         }
   });

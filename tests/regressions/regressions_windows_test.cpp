@@ -99,13 +99,13 @@ TEST(Causal, ChunksMergedByLseEqualTheWhole) {
 
 TEST(Window, LargerThanTheSequenceChangesNothing) {
   const int64_t length = 333;
-  constexpr int64_t kMost = std::numeric_limits<int64_t>::max();
+  constexpr int64_t kMax = std::numeric_limits<int64_t>::max();
   Inputs in = dense({.heads_q = 2, .heads_k = 1, .len_q = length, .len_k = length, .dim = 64, .dim_v = 64});
   set(in.attention, {.causal = true});
   const Results causal = expect_matches_oracle(in);
   set(in.attention, {});
   const Results full = expect_matches_oracle(in);
-  for (int64_t left : {int64_t{-1}, length - 1, length, length + 1, int64_t{INT32_MAX}, kMost}) {
+  for (int64_t left : {int64_t{-1}, length - 1, length, length + 1, int64_t{INT32_MAX}, kMax}) {
     SCOPED_TRACE(left);
     set(in.attention, {.left = left, .right = 0});
     EXPECT_TRUE(same_bits(run(in), causal));

@@ -341,8 +341,8 @@ TEST(TunedPlans, of_backward_choose_the_kernel_of_dq) {
 TEST(TunedPlans, could_be_what_is_built_in) {
   const auto expect_legal = [](const auto& plan, const cuda::KernelKey& kernel, const cuda::Arch& arch) {
     const cuda::Limits l = plan.family->limits(kernel, arch);
-    EXPECT_TRUE(is_legal(l)) << cuda::name_of(kernel) << " " << l.shared_bytes << " of " << l.shared_most << ", "
-                             << l.registers << " of " << l.registers_most;
+    EXPECT_TRUE(is_legal(l)) << cuda::name_of(kernel) << " " << l.shared_bytes << " of " << l.max_shared_bytes << ", "
+                             << l.registers << " of " << l.max_registers;
   };
   for (const char* name : {"sm_80", "sm_89", "sm_90a", "sm_120"}) {
     const cuda::Arch arch = arch_named(name);

@@ -40,8 +40,8 @@ struct Shape {
   static constexpr int kScoreWarps = C.column_warps * 16 <= C.tile_q ? C.column_warps : C.tile_q / 16;
   static constexpr int kQueries = C.tile_q / kScoreWarps;  // per scoring warp
   // Number of queries processed at a time: S, dP and the values of options share the registers with dK and dV.
-  static constexpr int kMost = size_of(E) == 8 || C.options != 0 ? 16 : 32;
-  static constexpr int kChunk = kQueries < kMost ? kQueries : kMost;
+  static constexpr int kMax = size_of(E) == 8 || C.options != 0 ? 16 : 32;
+  static constexpr int kChunk = kQueries < kMax ? kQueries : kMax;
   static constexpr int kQueryTiles = kChunk / 8, kChunks = kQueries / kChunk;
 
   // Blocks of 16 columns of dK and dV, in all and per warp.

@@ -203,8 +203,8 @@ void dots(const KeyRows& k, RowBlock<const float> q, float scale, RowBlock<float
 
 // Keys whose values stay in L1 while the strips of O pass over them: the more keys, the less often O is loaded and
 // stored. Rows that are far apart compete for few sets of the cache.
-constexpr int64_t kMostAddKeys = 32;
-inline int64_t add_keys(const KeyRows& v, int64_t rows) { return v.heads > 1 || rows <= 2 ? 16 : kMostAddKeys; }
+constexpr int64_t kMaxAddKeys = 32;
+inline int64_t add_keys(const KeyRows& v, int64_t rows) { return v.heads > 1 || rows <= 2 ? 16 : kMaxAddKeys; }
 
 // The 2 x 2 accumulators of a strip of O: as many dims as the registers hold.
 template <int kRows>
@@ -312,7 +312,7 @@ template <int kRows>
 __attribute__((noinline)) void add_rows(const uint16_t* v, int64_t stride, int64_t keys, int64_t dim, Prefetch prefetch,
                                         const float* p, int64_t p_stride, float* o, int64_t o_stride) {
   constexpr int kStrip = Strip<kRows>::kDims;
-  uint16_t packed[kMostAddKeys * 8];
+  uint16_t packed[kMaxAddKeys * 8];
   pack_weights<kRows>(p, p_stride, keys, packed);
   const int64_t few = (keys * kStrip + dim - 1) / dim;
   int64_t row = 0;
@@ -360,7 +360,7 @@ inline void add_few_keys(const uint16_t* v, int64_t stride, int64_t dim, Prefetc
 }
 __attribute__((noinline)) void add_row(const uint16_t* v, int64_t stride, int64_t keys, int64_t dim, Prefetch prefetch,
                                        const float* p, float* o) {
-  uint16_t packed[kMostAddKeys];
+  uint16_t packed[kMaxAddKeys];
   for (int64_t k = 0; k < keys; k += 4)  // p is readable up to a whole vector
     vst1_u16(packed + k, vshrn_n_u32(vreinterpretq_u32_f32(vld1q_f32(p + k)), 16));
   int64_t k = 0;

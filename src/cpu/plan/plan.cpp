@@ -18,9 +18,9 @@ static int64_t tile_of(int64_t length, int64_t unit, int64_t most) {
 
 // The tuned choice, if it is a legal one for the CPU, rounded up to whole panels and steps.
 static TileShape largest_tile(const TileShape& built_in, int64_t lanes, int64_t unit, const tuned::Choice* choice) {
-  constexpr int kMost = 4096;
-  if (!choice || choice->family != "cpu" || choice->tile_q > kMost || choice->tile_k > kMost ||
-      choice->tile_q < lanes || choice->tile_k < unit)
+  constexpr int kMax = 4096;
+  if (!choice || choice->family != "cpu" || choice->tile_q > kMax || choice->tile_k > kMax || choice->tile_q < lanes ||
+      choice->tile_k < unit)
     return built_in;
   return {round_up(choice->tile_q, lanes), round_up(choice->tile_k, unit)};
 }
@@ -32,9 +32,9 @@ TileShape forward_tile(const Problem& p, int64_t lanes, int64_t step, int64_t la
                        const tuned::Choice* choice) {
   constexpr int64_t kSharedQ = 512;
   const int64_t unit = std::max(kKeyUnit, step);
-  const int64_t most_q = threads == 1 ? largest_q : std::min(largest_q, kSharedQ);
+  const int64_t max_q = threads == 1 ? largest_q : std::min(largest_q, kSharedQ);
   const bool wide = p.dim_qk + p.dim_v > 256;
-  const TileShape most = largest_tile({wide ? most_q / 2 : most_q, kDecodeTile}, lanes, unit, choice);
+  const TileShape most = largest_tile({wide ? max_q / 2 : max_q, kDecodeTile}, lanes, unit, choice);
   TileShape shape{tile_of(p.len_q, lanes, most.q), tile_of(p.len_k, unit, most.k)};
   if (threads == 1) return shape;
   const auto tasks = [&](int64_t q, int64_t enough) {
@@ -60,9 +60,9 @@ TileShape forward_tile(const Problem& p, int64_t lanes, int64_t step, int64_t la
 // with few heads there are too few tasks.
 TileShape backward_tile(const Problem& p, int64_t lanes, int64_t step, const tuned::Choice* choice) {
   const int64_t long_enough = p.heads_k >= 8 ? 512 : 1024;
-  const int64_t most_keys = p.window_right >= p.len_k && p.len_k >= long_enough ? 256 : 128;
+  const int64_t max_keys = p.window_right >= p.len_k && p.len_k >= long_enough ? 256 : 128;
   const int64_t unit = std::max(kKeyUnit, step);
-  const TileShape most = largest_tile({128, most_keys}, lanes, unit, choice);
+  const TileShape most = largest_tile({128, max_keys}, lanes, unit, choice);
   return {tile_of(p.len_q, lanes, most.q), tile_of(p.len_k, unit, most.k)};
 }
 
@@ -90,11 +90,11 @@ constexpr int64_t kMinSplitKeys = kDecodeTile;  // below this, merging a split c
 // If the heads of a key, or the heads of a small page, are adjacent in memory, a task takes several of them to read
 // memory in order, but not so many that their accumulators leave L1 or that too few tasks remain.
 static int64_t heads_of_task(const Problem& p, int64_t rows) {
-  constexpr int64_t kMostBytes = 64 * 1024, kEnoughTasks = 16;
+  constexpr int64_t kMaxBytes = 64 * 1024, kEnoughTasks = 16;
   const auto interleaved = [](const ConstRows& x) { return x.head_stride < x.row_stride; };
   const bool small_pages = p.cache.page_size && p.cache.page_size <= kDecodeTile;
   if (!interleaved(p.k) && !interleaved(p.v) && !small_pages) return 1;
-  int64_t run = std::clamp<int64_t>(kMostBytes / (std::max<int64_t>(rows, 1) * (p.dim_qk + p.dim_v) * 4), 1, p.heads_k);
+  int64_t run = std::clamp<int64_t>(kMaxBytes / (std::max<int64_t>(rows, 1) * (p.dim_qk + p.dim_v) * 4), 1, p.heads_k);
   while (run > 1 && ceil_of(p.heads_k, run) * ceil_of(p.len_k, kMinSplitKeys) < kEnoughTasks) run = ceil_of(run, 2);
   return run;
 }

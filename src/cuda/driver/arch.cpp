@@ -23,7 +23,7 @@ constexpr Arch kKnown[] = {
     {12, 1, 99 * kKiB, 100 * kKiB},
 };
 // Every architecture so far has at least this much: the limits of a device that is newer than the table.
-constexpr int kLeastPerBlock = 99 * kKiB, kLeastPerSm = 100 * kKiB;
+constexpr int kMinPerBlock = 99 * kKiB, kMinPerSm = 100 * kKiB;
 
 std::string known_names() {
   std::string names;
@@ -51,7 +51,7 @@ Arch arch_of(int major, int minor) {
                                                         ", but the kernels need 8.0 or newer (Ampere)"));
   for (const Arch& arch : kKnown)
     if (arch.major == major && arch.minor == minor) return arch;
-  return {.major = major, .minor = minor, .shared_per_block = kLeastPerBlock, .shared_per_sm = kLeastPerSm};
+  return {.major = major, .minor = minor, .shared_per_block = kMinPerBlock, .shared_per_sm = kMinPerSm};
 }
 
 std::string target_of(const Arch& arch) { return join("sm_", arch.number(), arch.suffix); }

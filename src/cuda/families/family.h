@@ -42,7 +42,7 @@ class KernelParams {
   template <class Make>
   void set(Make make, size_t size = sizeof(std::invoke_result_t<Make>)) {
     using Params = std::invoke_result_t<Make>;
-    static_assert(sizeof(Params) <= kMost && alignof(Params) <= kAlignment && std::is_trivially_copyable_v<Params>);
+    static_assert(sizeof(Params) <= kMax && alignof(Params) <= kAlignment && std::is_trivially_copyable_v<Params>);
     ::new (static_cast<void*>(bytes_)) Params(make());
     size_ = size;
   }
@@ -51,9 +51,9 @@ class KernelParams {
   size_t size() const { return size_; }
 
  private:
-  static constexpr size_t kMost = 4096, kAlignment = 128;  // CUDA's limit of params, and that of tensor maps
+  static constexpr size_t kMax = 4096, kAlignment = 128;  // CUDA's limit of params, and that of tensor maps
 
-  alignas(kAlignment) std::byte bytes_[kMost];
+  alignas(kAlignment) std::byte bytes_[kMax];
   size_t size_ = 0;
 };
 

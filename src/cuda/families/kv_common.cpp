@@ -12,9 +12,9 @@ namespace {
 // Even if there are enough tiles, one long sequence among short ones would keep the device waiting. So long sequences
 // are split and short ones are not. CTAs of unused splits exit at once, but must be launched.
 void even_out(KvPlan& plan, int64_t key_tiles, int64_t tiles, int64_t slots) {
-  constexpr int64_t kMostCtas = 32;  // per slot
-  if (plan.row_tiles != 1) return;   // many queries: so many tiles that there would be too many sums to keep
-  const int64_t cuts = std::min({kMostCuts, key_tiles / kLongTiles, kMostCtas * slots / tiles});
+  constexpr int64_t kMaxCtas = 32;  // per slot
+  if (plan.row_tiles != 1) return;  // many queries: so many tiles that there would be too many sums to keep
+  const int64_t cuts = std::min({kMaxCuts, key_tiles / kLongTiles, kMaxCtas * slots / tiles});
   if (cuts <= plan.splits) return;
   plan.splits = cuts;
   plan.reason = "long sequences are cut, so that none of them keeps the device waiting";
@@ -23,14 +23,14 @@ void even_out(KvPlan& plan, int64_t key_tiles, int64_t tiles, int64_t slots) {
 // When no CTA is left to start, the running ones finish one after the other, over as long as one of them takes, and
 // memory has less and less to do. Short splits fill that time: on average half of it in every slot.
 void add_short_splits(KvPlan& plan, int64_t key_tiles, int64_t tiles, int64_t slots) {
-  constexpr int64_t kMostShort = 4;
+  constexpr int64_t kMaxShort = 4;
   if (plan.row_tiles != 1) return;
   // The overhead of short splits exceeds their gain if all long ones start at once, or if these are not long.
   const int64_t long_splits = std::max(plan.eager_splits, std::min(plan.splits, key_tiles / kLongTiles));
   if (tiles * long_splits <= slots || key_tiles < 2 * kLongTiles) return;
   const int64_t idle = slots * (key_tiles / long_splits) / 2, tiles_at_once = tiles * kShortTiles;
-  plan.short_splits = std::min({kMostShort, key_tiles / (4 * kShortTiles), (idle + tiles_at_once - 1) / tiles_at_once,
-                                kMostSplits - plan.splits});
+  plan.short_splits = std::min(
+      {kMaxShort, key_tiles / (4 * kShortTiles), (idle + tiles_at_once - 1) / tiles_at_once, kMaxSplits - plan.splits});
   plan.splits += plan.short_splits;
 }
 
@@ -39,27 +39,27 @@ void add_short_splits(KvPlan& plan, int64_t key_tiles, int64_t tiles, int64_t sl
 // 0, or the number of splits that was fastest.
 void choose_splits(KvPlan& plan, const CacheProblem& p, const KvConfig& c, int num_sms, int64_t tuned,
                    ShortSplits short_splits) {
-  const int64_t key_tiles = std::max<int64_t>(1, most_key_tiles(p, c.tile_q, c.tile_k));
+  const int64_t key_tiles = std::max<int64_t>(1, max_key_tiles(p, c.tile_q, c.tile_k));
   if (p.num_splits != 0) {
     plan.splits = plan.eager_splits = std::min(p.num_splits, key_tiles), plan.least_tiles = 1;
     plan.reason = "as many splits as requested, with tiles that depend only on the sequence";
-    if (plan.splits > kMostSplits)
-      refuse(join("num_splits: got ", p.num_splits, ", but the CUDA kernels cut a sequence into at most ", kMostSplits,
+    if (plan.splits > kMaxSplits)
+      refuse(join("num_splits: got ", p.num_splits, ", but the CUDA kernels cut a sequence into at most ", kMaxSplits,
                   " ranges"));
     return;
   }
-  constexpr int64_t kLeastTiles = 2, kMostWaves = 4;
+  constexpr int64_t kMinTiles = 2, kMaxWaves = 4;
   const int64_t tiles = of_all_heads(p, plan.row_tiles);
   // A few tiles would have many splits to add up at the end, so one CTA per SM is enough for them.
   const bool few = 2 * tiles <= num_sms;
   const int64_t all_slots = int64_t{num_sms} * c.ctas_per_sm, slots = few ? num_sms : all_slots;
-  const int64_t most = std::clamp<int64_t>(key_tiles / kLeastTiles, 1, kMostSplits);
-  plan.least_tiles = kLeastTiles;
+  const int64_t most = std::clamp<int64_t>(key_tiles / kMinTiles, 1, kMaxSplits);
+  plan.least_tiles = kMinTiles;
   plan.reason = "one split: there are tiles of rows enough to fill the device";
   if (tiles == 0 || p.len_q == 0) return;
   double best = 0;
   if (tuned != 0) plan.splits = std::min(tuned, most);
-  for (int64_t waves = (tiles + slots - 1) / slots; tuned == 0 && waves <= kMostWaves + 1; ++waves) {
+  for (int64_t waves = (tiles + slots - 1) / slots; tuned == 0 && waves <= kMaxWaves + 1; ++waves) {
     const int64_t splits = std::clamp<int64_t>(waves * slots / tiles, 1, most);
     const double busy = static_cast<double>(tiles * splits) / static_cast<double>(waves * slots);
     if (busy <= 1.1 * best) continue;  // more waves mean more work at the ends of splits
@@ -114,7 +114,7 @@ int64_t row_tiles(const CacheProblem& p, int tile_q) {
   return of_all_heads(p, (rows + tile_q - 1) / tile_q);
 }
 
-int64_t most_key_tiles(const CacheProblem& p, int tile_q, int tile_k) {
+int64_t max_key_tiles(const CacheProblem& p, int tile_q, int tile_k) {
   const int64_t queries = std::min(p.len_q, tile_q / p.group() + 2);
   const int64_t seen = std::min(p.len_k, p.window_left + p.window_right + queries);
   const int64_t whole = (seen + tile_k - 1) / tile_k;

@@ -45,19 +45,19 @@ int64_t of_all_heads(const CacheProblem& problem, int64_t count);
 int64_t row_tiles(const CacheProblem& problem, int tile_q);
 
 // The most key tiles that a row tile may see.
-int64_t most_key_tiles(const CacheProblem& problem, int tile_q, int tile_k);
+int64_t max_key_tiles(const CacheProblem& problem, int tile_q, int tile_k);
 
 // Row tiles that fill the device with one CTA per SM are not split: adding up splits takes longer than waiting for a
 // sequence of this length.
 bool fills_once(int64_t tiles, int64_t key_tiles, int64_t sms);
 
-inline constexpr int64_t kMostCuts = 8;  // of a long sequence, so that it does not keep the device waiting
+inline constexpr int64_t kMaxCuts = 8;  // of a long sequence, so that it does not keep the device waiting
 
 // Sets the tiles of a config: the first of the table that fits, largest row tiles first. accepts(t, c) may skip tiles;
-// most_stages(t, c) says how many stages are worth their shared memory. Throws CUFLASH_UNSUPPORTED if none fits.
-template <class Accepts, class MostStages>
+// max_stages(t, c) says how many stages are worth their shared memory. Throws CUFLASH_UNSUPPORTED if none fits.
+template <class Accepts, class MaxStages>
 void choose_tiles(KvConfig& c, const CacheProblem& p, const Arch& arch, std::span<const KvTiles> table, Accepts accepts,
-                  MostStages most_stages);
+                  MaxStages max_stages);
 
 // Whether tiles, warps and stages are of sizes that kernels may have at all.
 bool has_legal_sizes(const KvConfig& config);
@@ -85,9 +85,9 @@ std::string kv_config_line(const KvConfig& config, const char* copies);
 int stages_that_fit(KvConfig config, const Arch& arch, int most);
 [[noreturn]] void refuse_tiles(const CacheProblem& problem, const Arch& arch);
 
-template <class Accepts, class MostStages>
+template <class Accepts, class MaxStages>
 void choose_tiles(KvConfig& c, const CacheProblem& p, const Arch& arch, std::span<const KvTiles> table, Accepts accepts,
-                  MostStages most_stages) {
+                  MaxStages max_stages) {
   // With a fixed number of splits the bits of a row may depend on its own sequence alone, and not on the number of
   // queries of the longest one.
   const int64_t rows = p.group() * (p.num_splits == 0 ? std::max<int64_t>(1, p.len_q) : 1);
@@ -100,7 +100,7 @@ void choose_tiles(KvConfig& c, const CacheProblem& p, const Arch& arch, std::spa
       if (!accepts(t, c)) continue;
       c.row_warps = t.row_warps, c.key_warps = t.key_warps, c.column_warps = t.column_warps;
       c.ctas_per_sm = t.ctas_per_sm;
-      c.stages = stages_that_fit(c, arch, most_stages(t, c));
+      c.stages = stages_that_fit(c, arch, max_stages(t, c));
       if (c.stages != 0) return;
     }
   }

@@ -44,7 +44,7 @@ BackwardParams backward_params(const BackwardProblem& p, const BackwardPlan& pla
   }
   if (w.listed_tiles != 0) {
     b.key_tiles = static_cast<KeyTile*>(part(w.list));
-    b.listed_keys = plan.tile_k, b.most_listed = static_cast<int>(w.listed_tiles);
+    b.listed_keys = plan.tile_k, b.max_listed = static_cast<int>(w.listed_tiles);
   }
   return b;
 }

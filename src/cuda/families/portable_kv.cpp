@@ -13,7 +13,7 @@ constexpr KernelType kKernel{.name = "kv_attention",
                              .bounds = "num_threads(C), C.ctas_per_sm",
                              .config_ints = kInts<KvConfig>};
 constexpr const KernelType* kKernels[] = {&kKernel};
-constexpr int kMostStages = 4;
+constexpr int kMaxStages = 4;
 
 constexpr KvTiles kSixteenBit[] = {
     {64, 16, 64, 1, 4, 1, 3},         //
@@ -91,7 +91,7 @@ KvPlan plan(const CacheProblem& p, const PlanTarget& target) {
   if (!plan.tuned)
     choose_tiles(
         c, p, target.arch, tiles_of(c.element), [](const auto&, const auto&) { return true; },
-        [](const auto&, const auto&) { return kMostStages; });
+        [](const auto&, const auto&) { return kMaxStages; });
   plan_splits(plan, p, c, target, ShortSplits::no);
   plan_launch(plan, p, kKernel, c, target.arch);
   return plan;

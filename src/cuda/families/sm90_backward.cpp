@@ -58,13 +58,13 @@ constexpr const KernelType* kKernels[] = {&kMain, &kDq, &kDbias, &kMaskLists, &k
 constexpr int kTileQ = 64;
 constexpr int kKeyRows = 64;  // of a TMA box, for dQ and dBias
 constexpr int64_t kLargestWithTiles = 192;
-constexpr double kLeastSoftcap = 1e-10;  // BackwardOptions::hidden_value times it is large
+constexpr double kMinSoftcap = 1e-10;  // BackwardOptions::hidden_value times it is large
 
 const char* why_not(const BackwardProblem& p) {
   if (p.dtype != DType::f16 && p.dtype != DType::bf16) return "its products take f16 and bf16 only";
   if (p.batch == 0 || p.len_q == 0 || p.len_k == 0) return "there is nothing to multiply";
   if (p.softcap > 0 && tanh_argument(p) == 0) return "softcap and scale are more than 30 orders of magnitude apart";
-  if (p.softcap > 0 && p.softcap < kLeastSoftcap) return "softcap is below 1e-10";
+  if (p.softcap > 0 && p.softcap < kMinSoftcap) return "softcap is below 1e-10";
   if (p.bias && (p.bias.dtype != p.dtype || !has_tensor_map(p.bias, score_extent(p, p.bias))))
     return "bias has another type than q, or its rows do not start on 16-byte boundaries or are 2^40 bytes apart";
   if ((p.bias || p.has_mask()) && std::max(p.dim_qk, p.dim_v) > kLargestWithTiles)
@@ -83,8 +83,8 @@ const char* why_not(const BackwardProblem& p) {
 // Softcap alone takes exponents from dot products (BackwardOptions::kCapsDots) if the coefficients fit into floats and the
 // error of exponents, 4.5e-6 of a score, stays at 1e-4.
 bool has_capped_dots(const BackwardProblem& p) {
-  constexpr double kMostCap = 60;
-  return p.softcap <= kMostCap && cap_polynomial(p.scale, p.softcap).limit > 0;
+  constexpr double kMaxCap = 60;
+  return p.softcap <= kMaxCap && cap_polynomial(p.scale, p.softcap).limit > 0;
 }
 
 // A scale that is not positive is a factor of its own beside the other options, too. So is that of softcap alone in bf16

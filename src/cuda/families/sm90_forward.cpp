@@ -63,10 +63,10 @@ int term_tiles(const ForwardProblem& p) {
 // Softcap bounds scores to [-softcap, softcap], in powers of two [-c, c]. With a row maximum of c - spare_exponent, no
 // probability is below 2^-100, and none above 2^45, so that values of up to 1e24 do not overflow. f16 has no such
 // range. Nor has it where scale and softcap are so far apart that the polynomial of tanh does not fit into floats.
-constexpr double kLeastExponent = -100, kMostSpare = 45;
-double spare_exponent(const Problem& p) { return std::max(0.0, 2 * p.softcap * kLog2e + kLeastExponent); }
+constexpr double kMinExponent = -100, kMaxSpare = 45;
+double spare_exponent(const Problem& p) { return std::max(0.0, 2 * p.softcap * kLog2e + kMinExponent); }
 bool has_fixed_max(const Problem& p) {
-  return p.dtype == DType::bf16 && problem_options(p) == kSoftcap && spare_exponent(p) <= kMostSpare &&
+  return p.dtype == DType::bf16 && problem_options(p) == kSoftcap && spare_exponent(p) <= kMaxSpare &&
          cap_polynomial(p.scale, p.softcap).limit > 0;
 }
 float fixed_max_of(const Problem& p) { return static_cast<float>(1 - spare_exponent(p) / (p.softcap * kLog2e)); }
@@ -142,8 +142,8 @@ void plan_splits(ForwardPlan& plan, const ForwardProblem& p, Sm90ForwardConfig& 
   constexpr int64_t kReal = sizeof(float);
   c.work |= kSplitKeys | (plan.packed_heads > 1 ? kPackHeads : 0);
   c.schedule &= ~(kStoreBySmem | kPrefetchQ);  // O is not stored by TMA, and most CTAs have one tile
-  constexpr int kMostStages = 4;
-  while (c.stages < kMostStages) {
+  constexpr int kMaxStages = 4;
+  while (c.stages < kMaxStages) {
     Sm90ForwardConfig more = c;
     if (++more.stages; !is_legal(config_limits(more, arch))) break;
     c = more;
@@ -181,21 +181,21 @@ bool are_equally_long(const ForwardProblem& p) {
 // Sequences of different lengths, and calls with a mask tensor, use a list of tiles if they fill the device a few
 // times: making the list takes a few microseconds.
 bool is_worth_list(const ForwardProblem& p, int tile_q, int num_sms) {
-  constexpr int64_t kMostSequences = 1 << 14, kLeastRounds = 2;
-  if (p.batch > kMostSequences) return false;
+  constexpr int64_t kMaxSequences = 1 << 14, kMinRounds = 2;
+  if (p.batch > kMaxSequences) return false;
   if (!p.has_mask()) {
     if ((!p.packed() && !p.used_q && !p.used_k) || p.batch < 2) return false;
     if (are_equally_long(p) && !p.used_q && !p.used_k) return false;
   }
   const int64_t tiles = (listed_tiles(p, tile_q) * p.heads_q).at_most(kUnbounded);
-  return tiles >= kLeastRounds * num_sms && tiles < int64_t{1} << 31;
+  return tiles >= kMinRounds * num_sms && tiles < int64_t{1} << 31;
 }
 
 // If all heads share the mask, it decides which groups of 64 queries form a tile. Tiles are then taken from a list, and
 // a CTA makes the lists of one batch entry.
 int64_t fitted_groups(const ForwardProblem& p, const Sm90ForwardConfig& c) {
   const int64_t groups = (p.len_q + kWarpgroupRows - 1) / kWarpgroupRows;
-  const bool few = groups <= kMostFittedGroups && p.len_k <= kMostFittedKeys;
+  const bool few = groups <= kMaxFittedGroups && p.len_k <= kMaxFittedKeys;
   return fits_tiles(c) && few && !mask_differs_by_head(p) ? groups : 0;
 }
 MaskListExtent mask_list_extent(const ForwardProblem& p, const Sm90ForwardConfig& c) {
@@ -269,8 +269,8 @@ void choose_splits(ForwardPlan& plan, const ForwardProblem& p, Sm90ForwardConfig
     least = time, c = tiled;
     plan.splits = splits, plan.packed_heads = packed;
   };
-  constexpr int kMostWarpgroups = 3;  // a fourth one would leave too few registers for the split's epilogue
-  if (c.warpgroups <= kMostWarpgroups) take(as_built_in.time, as_built_in.splits, 1, c);
+  constexpr int kMaxWarpgroups = 3;  // a fourth one would leave too few registers for the split's epilogue
+  if (c.warpgroups <= kMaxWarpgroups) take(as_built_in.time, as_built_in.splits, 1, c);
   for (const SmallGridTiles& t : kSmallGridTiles) {
     const int dim = std::max(c.dim_qk, c.dim_v);
     // With three warpgroups, and with dropout, there are too few registers to keep the scores of these tiles.
@@ -338,7 +338,7 @@ int option_registers(const Sm90ForwardConfig& c) {
 // With options: for every number of warpgroups and each kind of softmax, the largest key tiles that may fit the
 // registers, with as much of the rest of the schedule as fits into shared memory.
 std::vector<Alternatives> option_candidates(const Sm90ForwardConfig& built_in, const Arch& arch) {
-  constexpr int kMostTiles = 3;
+  constexpr int kMaxTiles = 3;
   const bool wide = std::max(built_in.dim_qk, built_in.dim_v) > 128;
   std::vector<Alternatives> all;
   const auto with_room = [&](Sm90ForwardConfig c, int softmax) {
@@ -347,7 +347,7 @@ std::vector<Alternatives> option_candidates(const Sm90ForwardConfig& built_in, c
       for (const int stages : {4, 3, 2}) {
         c.schedule = softmax | rest | (built_in.schedule & kOptionSchedule), c.stages = stages;
         const Limits l = config_limits(c, arch);
-        if (is_legal(l) && l.registers + option_registers(c) <= l.registers_most)
+        if (is_legal(l) && l.registers + option_registers(c) <= l.max_registers)
           kernels.push_back(key_of(kKernel, arch, c));
       }
     return kernels;
@@ -355,7 +355,7 @@ std::vector<Alternatives> option_candidates(const Sm90ForwardConfig& built_in, c
   for (const int softmax : {kPinWait | kFirstMax, kPingPong | kPinWait})
     for (const int warpgroups : {2, 3, 4}) {
       int tiles = 0;
-      for (int tile_k = kMaskBoxKeys; tile_k >= (wide ? 48 : 64) && tiles < kMostTiles; tile_k -= 16) {
+      for (int tile_k = kMaskBoxKeys; tile_k >= (wide ? 48 : 64) && tiles < kMaxTiles; tile_k -= 16) {
         Sm90ForwardConfig c = built_in;
         c.warpgroups = warpgroups, c.tile_k = tile_k;
         if (const Alternatives kernels = with_room(c, softmax); !kernels.empty()) all.push_back(kernels), ++tiles;
@@ -416,7 +416,7 @@ KeySplits splits_of(const ForwardProblem& p, const ForwardPlan& plan, const Sm90
 
 TileList list_of(const ForwardProblem& p, const ForwardPlan& plan, int num_sms, void* workspace) {
   if (plan.list.grid_x == 0) return {};
-  const int64_t longest = most_visited_tiles(p, plan.tile_q, plan.tile_k);
+  const int64_t longest = max_visited_tiles(p, plan.tile_q, plan.tile_k);
   // The mean of packed lengths is known, and longer sequences have more of the tiles; a causal mask without a window
   // hides half of the keys.
   const auto real = [](int64_t n) { return static_cast<double>(n); };

@@ -20,7 +20,7 @@ constexpr KernelType kKernel{.name = "sm90_kv",
                              .config_ints = kInts<KvConfig>,
                              .takes_tensor_maps = true};
 constexpr const KernelType* kKernels[] = {&kKernel};
-constexpr int kMostStages = 4, kMostLoneStages = 8;
+constexpr int kMaxStages = 4, kMaxLoneStages = 8;
 
 // One more warp is the producer.
 constexpr KvTiles kTiles[] = {
@@ -71,8 +71,8 @@ const char* why_not(const CacheProblem& p) {
 // decides, so that the kernel depends only on the architecture.
 bool is_lone(const CacheProblem& p, const KvTiles& t, const Arch& arch) {
   const int64_t tiles = row_tiles(p, t.tile_q);
-  return p.num_splits == 0 && (kMostCuts * tiles <= arch.usual_sms ||
-                               fills_once(tiles, most_key_tiles(p, t.tile_q, t.tile_k), arch.usual_sms));
+  return p.num_splits == 0 && (kMaxCuts * tiles <= arch.usual_sms ||
+                               fills_once(tiles, max_key_tiles(p, t.tile_q, t.tile_k), arch.usual_sms));
 }
 
 // Large row tiles read their keys once, but one CTA adds up all splits of such a tile, and with few tiles there are
@@ -124,9 +124,9 @@ int64_t parts_in_flight(const KvPlan& plan, const KvConfig& c) {
 // adds up some segments of the rows, one after the other; with many rows and few splits there are so many that tickets
 // are faster (docs/lab/kv.md).
 bool is_worth_exchange(const KvPlan& plan, const KvConfig& c) {
-  constexpr int64_t kMostUnits = 4;  // per warp
+  constexpr int64_t kMaxUnits = 4;  // per warp
   if (!c.fast_decode || !plan.at_once || plan.splits == 1 || c.ctas_per_sm != 1) return false;
-  return plan.state_rows * (c.dim_v / kExchangeColumns) <= kMostUnits * plan.splits * (num_threads(c) / 32);
+  return plan.state_rows * (c.dim_v / kExchangeColumns) <= kMaxUnits * plan.splits * (num_threads(c) / 32);
 }
 
 KvPlan plan(const CacheProblem& p, const PlanTarget& target) {
@@ -149,7 +149,7 @@ KvPlan plan(const CacheProblem& p, const PlanTarget& target) {
         },
         // More stages than usual if no other CTA would share the SM anyway.
         [](const KvTiles& t, const KvConfig& tiled) {
-          return t.lone || by_warpgroups(tiled) ? kMostLoneStages : kMostStages;
+          return t.lone || by_warpgroups(tiled) ? kMaxLoneStages : kMaxStages;
         });
   plan.box_rows = box_rows_of(p, c);
   // Calls with many queries take long anyway; a fixed number of splits promises the same bits for a row in any call.
@@ -202,10 +202,10 @@ Sm90KvParams params_of(const CacheProblem& p, const KvPlan& plan, const LaunchCo
 
 // The grid of such a call has three dimensions, whose limits are 2^31 - 1 and twice 2^16 - 1.
 bool is_fast_decode(const CacheProblem& p) {
-  constexpr int64_t kMostTiles = (int64_t{1} << 31) / kMostSplits, kMostSequences = (1 << 16) - 1;
+  constexpr int64_t kMaxTiles = (int64_t{1} << 31) / kMaxSplits, kMaxSequences = (1 << 16) - 1;
   const bool whole = !p.packed() && !p.used_q && !p.cache.leftpad && p.cache.len_new == 0 && !p.rotary.cos;
   const bool aligned = has_vector_rows(p.q) && p.dim_qk % 8 == 0 && has_vector_rows(p.o) && p.dim_v % 8 == 0;
-  return whole && aligned && p.o.dtype == p.dtype && row_tiles(p, 16) <= kMostTiles && p.batch <= kMostSequences;
+  return whole && aligned && p.o.dtype == p.dtype && row_tiles(p, 16) <= kMaxTiles && p.batch <= kMaxSequences;
 }
 
 constinit const KvFamily sm90_kv{

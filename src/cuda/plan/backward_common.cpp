@@ -72,13 +72,13 @@ BackwardWorkspace workspace_of(const BackwardProblem& p, const BackwardConfig& c
 // Parts of heads count as heads. Packed sequences in a list are one long head, whose first tiles are those of the longest
 // sequence: for these, balance is worth more than the cache (16 heads instead of 1: 1.07 and 1.10 of the speed).
 int heads_together(const BackwardProblem& p, const BackwardConfig& c, const Sums& sums) {
-  constexpr int64_t kCacheBytes = 24 << 20, kMost = 1 << 20;
-  if (c.ordered) return static_cast<int>(std::clamp<int64_t>(p.batch * p.heads_k, 1, kMost));
+  constexpr int64_t kCacheBytes = 24 << 20, kMax = 1 << 20;
+  if (c.ordered) return static_cast<int>(std::clamp<int64_t>(p.batch * p.heads_k, 1, kMax));
   constexpr int kListedHeads = 16;
   if (sums.lists_keys && p.packed()) return kListedHeads;
   const int64_t row = (p.dim_qk + p.dim_v) * size_of(c.element) + p.dim_qk * real_size(c.element);
   const int64_t head = (Checked(p.len_q) * p.group() * row).at_most((kCacheBytes + 1) * sums.parts.count());
-  return static_cast<int>(std::clamp<int64_t>(kCacheBytes * sums.parts.count() / std::max<int64_t>(1, head), 1, kMost));
+  return static_cast<int>(std::clamp<int64_t>(kCacheBytes * sums.parts.count() / std::max<int64_t>(1, head), 1, kMax));
 }
 
 // Fewer queries see later keys.

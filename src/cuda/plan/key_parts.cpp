@@ -17,7 +17,7 @@ constexpr double kStores = 2.2, kAdds = 3, kConverts = 4.4;
 constexpr double kMisses = 0.05, kCachedBytes = 17 << 20;
 // A division must gain this much to be worth its memory. It gains nothing if there are many tasks anyway: 16 per SM.
 constexpr double kGain = 0.97, kManyTiles = 16 * kSms;
-constexpr int kMostHeadParts = 128, kMostQueryParts = 8;
+constexpr int kMaxHeadParts = 128, kMaxQueryParts = 8;
 
 struct Work {
   double key_tiles;      // of all heads
@@ -69,7 +69,7 @@ double time_of(const Work& w, int heads, int queries) {
 
 }  // namespace
 
-double most_sum_bytes(const BackwardProblem& p) {
+double max_sum_bytes(const BackwardProblem& p) {
   constexpr double kLittle = 16 << 20;
   const double rows =
       p.packed() ? static_cast<double>(p.total_q) : static_cast<double>(p.batch) * static_cast<double>(p.len_q);
@@ -79,7 +79,7 @@ double most_sum_bytes(const BackwardProblem& p) {
 KeyParts key_parts(const BackwardProblem& p, const BackwardConfig& c, bool sums_dq, Reproducible reproducible) {
   if (!(p.dk || p.dv)) return {};
   const Work work = work_of(p, c, sums_dq);
-  const double sum_bytes = work.key_tiles * c.tile_k * (c.dim_qk + c.dim_v) * sizeof(float), most = most_sum_bytes(p);
+  const double sum_bytes = work.key_tiles * c.tile_k * (c.dim_qk + c.dim_v) * sizeof(float), most = max_sum_bytes(p);
   KeyParts best{.own_sums = reproducible == Reproducible::yes};
   if (work.key_tiles >= kManyTiles) return {};
   double least = kGain * time_of(work, 1, 1);
@@ -88,9 +88,9 @@ KeyParts key_parts(const BackwardProblem& p, const BackwardConfig& c, bool sums_
     const double time = time_of(work, heads, queries);
     if (time < least) least = time, best.heads = heads, best.queries = queries;
   };
-  const int group = static_cast<int>(std::min<int64_t>(p.group(), kMostHeadParts));
+  const int group = static_cast<int>(std::min<int64_t>(p.group(), kMaxHeadParts));
   for (int heads = 2; heads <= group; ++heads) consider(heads, 1);
-  for (int queries = 2; queries <= kMostQueryParts; ++queries) consider(group, queries);
+  for (int queries = 2; queries <= kMaxQueryParts; ++queries) consider(group, queries);
   return best.count() > 1 ? best : KeyParts{};
 }
 

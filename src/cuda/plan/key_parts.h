@@ -5,7 +5,7 @@
 // or tasks that read so many heads at a time that L2 does not hold them, parts of the heads, and then parts of their
 // query tiles, become tasks of their own, and dK and dV are summed in f32 in the workspace.
 //
-// These sums are bounded by most_sum_bytes().
+// These sums are bounded by max_sum_bytes().
 #pragma once
 
 #include "cuda/plan/plan.h"
@@ -13,7 +13,7 @@
 namespace cuflash::cuda {
 
 // Twice the size of an f32 dQ, or 16 MiB if that is more.
-double most_sum_bytes(const BackwardProblem& problem);
+double max_sum_bytes(const BackwardProblem& problem);
 
 // c: the portable view of the main kernel. sums_dq: it adds to dQ, too. reproducible: parts have sums of their own, which
 // are added up in order.

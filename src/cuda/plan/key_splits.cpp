@@ -13,8 +13,8 @@ constexpr double kFlopsOfSm = 5.3e6, kBytesOfMemory = 3.7e6;  // per microsecond
 constexpr double kStartOfTile = 2.5;  // per query tile, in addition to its steps (docs/lab/sm90_forward.md)
 constexpr double kStartOfReduction = 3.5, kBytesOfReduction = 3e6;
 
-constexpr int64_t kMostSplits = 128, kMostRounds = 4;
-constexpr int64_t kMostBytes = int64_t{64} << 20;  // of partial results
+constexpr int64_t kMaxSplits = 128, kMaxRounds = 4;
+constexpr int64_t kMaxBytes = int64_t{64} << 20;  // of partial results
 
 int64_t divided_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 double real(int64_t n) { return static_cast<double>(n); }
@@ -40,7 +40,7 @@ int64_t visited_tiles(const Problem& p, const SplitTarget& t) {
 
 }  // namespace
 
-int64_t most_visited_tiles(const Problem& p, int tile_q, int tile_k) {
+int64_t max_visited_tiles(const Problem& p, int tile_q, int tile_k) {
   const int64_t seen = std::min(p.len_k, p.window_left + p.window_right + std::min<int64_t>(p.len_q, tile_q));
   return divided_up(seen, tile_k) + (seen < p.len_k ? 1 : 0);  // a window need not begin with a tile
 }
@@ -48,14 +48,14 @@ int64_t most_visited_tiles(const Problem& p, int tile_q, int tile_k) {
 KeySplitting key_splits(const Problem& p, const SplitTarget& t) {
   const int64_t heads = p.heads_q / t.packed, sms = t.num_sms;
   const int64_t tiles = (Checked(tiles_of_head(p, t)) * heads).at_most(int64_t{1} << 40);
-  const int64_t longest = most_visited_tiles(p, t.tile_q, t.tile_k);
-  if (tiles == 0 || tiles >= kMostRounds / 2 * sms) return {1, 0, 0};
+  const int64_t longest = max_visited_tiles(p, t.tile_q, t.tile_k);
+  if (tiles == 0 || tiles >= kMaxRounds / 2 * sms) return {1, 0, 0};
   const int64_t rows = p.heads_q * (p.packed() ? p.total_q : p.batch * p.len_q);
   const bool equal = p.window_right >= kUnbounded || p.packed();  // as far as is known here
   const double total = equal ? real(tiles * longest) : real(visited_tiles(p, t)) * real(p.batch * heads);
   // A single warpgroup does not overlap softmax with the products of another.
-  const int64_t most_rows = std::min<int64_t>(divided_up(p.len_q * t.packed, 64) * 64, t.tile_q);
-  const int64_t rows_of_tile = std::max<int64_t>(most_rows, 96);
+  const int64_t max_rows = std::min<int64_t>(divided_up(p.len_q * t.packed, 64) * 64, t.tile_q);
+  const int64_t rows_of_tile = std::max<int64_t>(max_rows, 96);
   const double flops = 2 * real(rows_of_tile * t.tile_k * (p.dim_qk + p.dim_v));
   const int64_t keys = p.heads_k * (p.packed() ? p.total_k : p.batch * p.len_k);
   const double bytes = real(keys) * real(p.dim_qk + p.dim_v) * size_of(element_of(p.dtype));
@@ -72,8 +72,8 @@ KeySplitting key_splits(const Problem& p, const SplitTarget& t) {
   const double unsplit = time(1);
   int64_t best = 1;
   double least = unsplit;
-  for (int64_t splits = 2; splits <= std::min(kMostSplits, longest); ++splits) {
-    if (tiles * splits > kMostRounds * sms || split_bytes * real(splits) > real(kMostBytes)) break;
+  for (int64_t splits = 2; splits <= std::min(kMaxSplits, longest); ++splits) {
+    if (tiles * splits > kMaxRounds * sms || split_bytes * real(splits) > real(kMaxBytes)) break;
     // More splits gain nothing if the longest one stays as long. A call waits for this loop, so it skips them.
     if (divided_up(longest, splits) == divided_up(longest, splits - 1)) continue;
     if (const double found = time(splits); found < least) best = splits, least = found;

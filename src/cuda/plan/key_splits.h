@@ -16,7 +16,7 @@ struct SplitTarget {
 };
 
 // The most key tiles that a query tile may see.
-int64_t most_visited_tiles(const Problem& problem, int tile_q, int tile_k);
+int64_t max_visited_tiles(const Problem& problem, int tile_q, int tile_k);
 
 // The number of splits with the least estimated time. 1: query tiles keep the SMs busy, or reducing partial results
 // would take longer than splitting saves. Times are in microseconds; 0: not estimated, because there are so many tiles.

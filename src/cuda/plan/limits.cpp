@@ -6,7 +6,7 @@
 namespace cuflash::cuda {
 namespace {
 
-constexpr int kRegisters = 65536, kMostRegisters = 255, kMostThreads = 1024;
+constexpr int kRegisters = 65536, kMaxRegisters = 255, kMaxThreads = 1024;
 constexpr int kReserved = 1024;  // shared memory that CUDA takes from every CTA
 
 bool is_power(int value) { return value > 0 && std::has_single_bit(static_cast<unsigned>(value)); }
@@ -18,25 +18,25 @@ int sum_registers(Element element, int rows, int columns, int lanes) {
   return rows * columns * words / lanes;
 }
 
-int registers_of(int threads, int ctas) { return std::min(kMostRegisters, kRegisters / (threads * ctas) / 8 * 8); }
+int registers_of(int threads, int ctas) { return std::min(kMaxRegisters, kRegisters / (threads * ctas) / 8 * 8); }
 
 bool is_tile(int size) { return is_power(size) && size >= 16 && size <= 256; }
 bool are_warps(int count) { return is_power(count) && count <= 8; }
 bool has_warps(int threads, int ctas_per_sm) {
   return ctas_per_sm >= 1 && ctas_per_sm <= 8 && threads >= 32 && threads * ctas_per_sm <= 2048 &&
-         threads <= kMostThreads;
+         threads <= kMaxThreads;
 }
 
 bool has_spare_registers(const Limits& limits) {
   constexpr int kSpare = 12;
-  return limits.registers + kSpare <= limits.registers_most;
+  return limits.registers + kSpare <= limits.max_registers;
 }
 
-Limits limits_with(bool shape, int shared_bytes, int ctas, const Arch& arch, int registers, int registers_most) {
-  Limits l{Fault::none, shared_bytes, arch.shared_per_block, registers, registers_most};
+Limits limits_with(bool shape, int shared_bytes, int ctas, const Arch& arch, int registers, int max_registers) {
+  Limits l{Fault::none, shared_bytes, arch.shared_per_block, registers, max_registers};
   if (!shape) l.fault = Fault::shape;
-  else if (l.shared_bytes > l.shared_most) l.fault = Fault::shared_memory;
-  else if (l.registers > l.registers_most) l.fault = Fault::registers;
+  else if (l.shared_bytes > l.max_shared_bytes) l.fault = Fault::shared_memory;
+  else if (l.registers > l.max_registers) l.fault = Fault::registers;
   else if (ctas * (shared_bytes + kReserved) > arch.shared_per_sm) l.fault = Fault::crowded;
   return l;
 }

@@ -12,8 +12,8 @@ enum class Fault { none, crowded, shape, shared_memory, registers };
 
 struct Limits {
   Fault fault = Fault::none;
-  int shared_bytes = 0, shared_most = 0;  // per CTA
-  int registers = 0, registers_most = 0;  // per thread: an estimate of the need, and the budget
+  int shared_bytes = 0, max_shared_bytes = 0;  // per CTA
+  int registers = 0, max_registers = 0;        // per thread: an estimate of the need, and the budget
 };
 constexpr bool is_legal(const Limits& limits) { return limits.fault == Fault::none || limits.fault == Fault::crowded; }
 
@@ -36,7 +36,7 @@ bool are_warps(int count);
 bool has_warps(int threads, int ctas_per_sm);
 
 // The first of these faults that applies. shape: the config's shape is legal. ctas: per SM.
-Limits limits_with(bool shape, int shared_bytes, int ctas, const Arch& arch, int registers, int registers_most);
+Limits limits_with(bool shape, int shared_bytes, int ctas, const Arch& arch, int registers, int max_registers);
 
 // For the tuner: a kernel that just fits the registers of several CTAs per SM usually spills; one that has some left
 // does not.

@@ -91,12 +91,12 @@ std::string options_text(int options) {
 }
 
 Launch launch_of(const KernelKey& kernel, const Checked& ctas, int threads, int shared_bytes) {
-  constexpr int64_t kMostX = (int64_t{1} << 31) - 1, kMostY = (1 << 16) - 1, kMost = kMostX * kMostY;
-  const int64_t count = ctas.at_most(kMost + 1);
-  if (count > kMost)
-    refuse(join("q: this call has ", ctas, " tiles, more than ", kMost,
+  constexpr int64_t kMaxX = (int64_t{1} << 31) - 1, kMaxY = (1 << 16) - 1, kMax = kMaxX * kMaxY;
+  const int64_t count = ctas.at_most(kMax + 1);
+  if (count > kMax)
+    refuse(join("q: this call has ", ctas, " tiles, more than ", kMax,
                 ", the most of a CUDA grid; split it into calls over fewer sequences, heads or rows"));
-  const int64_t x = std::min(count, kMostX);
+  const int64_t x = std::min(count, kMaxX);
   const int64_t y = x == 0 ? 1 : (count + x - 1) / x;
   return {kernel, static_cast<uint32_t>(x), static_cast<uint32_t>(y), 1, threads, shared_bytes};
 }

@@ -130,10 +130,10 @@ FAKE cuKernelGetFunction(CUfunction* function, CUkernel kernel) {
   return *function = reinterpret_cast<CUfunction>(kernel), CUDA_SUCCESS;
 }
 // The most dynamic shared memory of a launch, as for each kernel and device it was set last.
-static std::map<std::pair<const void*, int>, unsigned> most_shared_bytes;
+static std::map<std::pair<const void*, int>, unsigned> max_shared_bytes;
 FAKE cuKernelSetAttribute(CUfunction_attribute, int bytes, CUkernel kernel, CUdevice device) {
   const std::lock_guard lock(mutex);
-  return most_shared_bytes[{kernel, device}] = static_cast<unsigned>(bytes), CUDA_SUCCESS;
+  return max_shared_bytes[{kernel, device}] = static_cast<unsigned>(bytes), CUDA_SUCCESS;
 }
 static bool has_attribute(const CUlaunchConfig* config, CUlaunchAttributeID id) {
   for (unsigned n = 0; n < config->numAttrs; ++n)
@@ -160,8 +160,8 @@ FAKE cuLaunchKernelEx(const CUlaunchConfig* config, CUfunction function, void** 
   if (extra) launch.params = extra[1], launch.params_size = *static_cast<size_t*>(extra[3]);
   {
     const std::lock_guard lock(mutex);
-    const auto most = most_shared_bytes.find({function, launch.device});
-    if (most != most_shared_bytes.end() && launch.shared_bytes > most->second) return CUDA_ERROR_INVALID_VALUE;
+    const auto most = max_shared_bytes.find({function, launch.device});
+    if (most != max_shared_bytes.end() && launch.shared_bytes > most->second) return CUDA_ERROR_INVALID_VALUE;
     ++state.launches;
   }
   if (state.on_launch) state.on_launch(launch);

@@ -276,7 +276,7 @@ TEST(Ticket, IsToldFromAnythingElse) {
   for (uint64 address = 0x7f0000000000; address < 0x7f0000000000 + 8000; address += 8) {
     const uint64 empty = empty_ticket(address);
     EXPECT_EQ(empty & kTicketCount, 0u);
-    for (const uint64 count : {0, 1, kMostSplits}) EXPECT_TRUE(is_ticket(empty + count, empty));
+    for (const uint64 count : {0, 1, kMaxSplits}) EXPECT_TRUE(is_ticket(empty + count, empty));
     EXPECT_FALSE(is_ticket(empty_ticket(address + 8), empty));
     for (const uint64 word : {uint64{0}, ~uint64{0}, uint64{random()}, uint64{0x3f8000003f800000}})
       EXPECT_FALSE(is_ticket(word, empty));
