@@ -216,12 +216,12 @@ constexpr int swizzled_bytes(int rows, int columns) { return rows * kPanelRowByt
 // on, because TMA takes no coordinate between multiples of 16 bytes. Key tiles that may straddle two boxes load two.
 constexpr int kMaskBoxKeys = 128, kMaskBoxBytes = kMaskBoxKeys / 8, kMaskBitsBytes = kWarpgroupRows * kMaskBoxBytes;
 constexpr int mask_box_bytes(int tile_k) { return kMaskBoxKeys % tile_k == 0 ? kMaskBoxBytes : 2 * kMaskBoxBytes; }
-constexpr int kMaskListThreads = 128, kMaskListHeader = 16, kMaskListGroups = 3;  // sm90/mask_tiles.h
-constexpr int kFittedGroupBytes = 16, kMaxFittedGroups = 1024,
-              kMaxFittedKeys = 1 << 20;  // sm90/forward/fitted_tiles.h
+constexpr int kMaskListThreads = 128, kMaskListHeader = 16, kMaxMaskWarpgroups = 3;  // sm90/mask_tiles.h
+constexpr int kTilingGroupBytes = 16, kMaxTilingGroups = 1024,
+              kMaxTilingKeys = 1 << 20;  // sm90/forward/mask_aligned_tiling.h
 constexpr bool reads_mask(const Sm90ForwardConfig& c) { return (c.options & kMaskTensor) != 0; }
 // Whether the mask decides where query tiles begin.
-constexpr bool fits_tiles(const Sm90ForwardConfig& c) { return reads_mask(c) && lists_tiles(c); }
+constexpr bool aligns_tiles_to_mask(const Sm90ForwardConfig& c) { return reads_mask(c) && lists_tiles(c); }
 // Whether consumers know a run of tiles in which the mask hides nothing.
 constexpr bool has_full_run(const Sm90ForwardConfig& c) { return reads_mask(c) && !splits_keys(c); }
 constexpr int query_stages(const Sm90ForwardConfig& c) { return (c.schedule & kPrefetchQ) != 0 ? 2 : 1; }
@@ -433,7 +433,7 @@ constexpr bool reads_mask(const Sm90DqConfig& c) { return (c.options & kMaskTens
 constexpr bool splits_keys(const Sm90DqConfig&) { return false; }
 constexpr bool packs_heads(const Sm90DqConfig&) { return false; }
 constexpr bool ends_with_full_tile(const Sm90DqConfig&) { return false; }
-constexpr bool fits_tiles(const Sm90DqConfig&) { return false; }
+constexpr bool aligns_tiles_to_mask(const Sm90DqConfig&) { return false; }
 constexpr bool has_full_run(const Sm90DqConfig&) { return false; }
 constexpr bool halves_first_tile(const Sm90DqConfig&) { return false; }
 constexpr int tile_q_of(const Sm90DqConfig& c) { return kWarpgroupRows * c.warpgroups; }

@@ -94,7 +94,7 @@ struct MaskLists {
   int batch_step, head_step;  // list `tile` of (b, h) is number (b * batch_step + h * head_step) * tiles + tile
   int tiles, stride;          // lists of a head; ints of a list
   int blocks;                 // forward: where in a list the key blocks of its tiles are
-  int fitted;                 // forward: query tiles begin where the mask suggests (sm90/forward/fitted_tiles.h)
+  int aligned;                // forward: query tiles begin where the mask suggests (sm90/forward/mask_aligned_tiling.h)
 };
 
 struct Sm90ForwardParams {

@@ -120,12 +120,12 @@ CUDA_FAULTS = {
         Fault("a run of full tiles goes on behind one that is not", "first >= 0 && end < 0 && others != 0",
               "first >= 0 && others != 0", "mask_lists_test"),
     ],
-    "kernels/sm90/forward/fitted_tiles.h": [
+    "kernels/sm90/forward/mask_aligned_tiling.h": [
         Fault("a tile's keys are those of its last warpgroup", "together |= __shfl_up_sync(0xffffffffu, seen, n)",
               "together = seen", "mask_lists_test"),
         Fault("the keys of large tiles do not count", "(read[i].together[n] << 2)", "(read[i].together[0] << 2)",
               "mask_lists_test"),
-        Fault("fitted tiles overlap", "end -= size;", "end -= 1;", "mask_lists_test"),
+        Fault("aligned tiles overlap", "end -= size;", "end -= 1;", "mask_lists_test"),
     ],
     "kernels/sm90/mask_bits.h": [
         Fault("a mask's second row of a lane is its first", "bits.row(lane_row + 8 * r)", "bits.row(lane_row)", FORWARD),

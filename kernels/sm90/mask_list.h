@@ -6,7 +6,7 @@
 #include "backward_params.h"
 #include "portable/backward/visited_queries.h"
 #include "ptx/grid.h"
-#include "sm90/forward/fitted_tiles.h"
+#include "sm90/forward/mask_aligned_tiling.h"
 #include "sm90/mask_tiles.h"
 #include "tile/operand.h"
 
@@ -168,16 +168,16 @@ struct KeyTileLister {
     return {first, min(int64{first} + count, int64{s.len_q})};
   }
 
-  // The rows of a query tile: those of the regular tile with this number, or of a fitted tile. All lists of a CTA have
+  // The rows of a query tile: those of the regular tile with this number, or of one aligned to the mask. All lists of a CTA have
   // the same batch entry.
   __device__ __forceinline__ MaskListRows rows_of_tile(const Sequence& s, const MaskOfHead& mask, int tile) const {
     const int length = a.cu_q ? s.len_q : a.len_q;
-    if (lists.fitted == 0) return MaskListRows::of(tile * C.warpgroups, tile * kTileQ < length ? C.warpgroups : 0);
+    if (lists.aligned == 0) return MaskListRows::of(tile * C.warpgroups, tile * kTileQ < length ? C.warpgroups : 0);
     extern __shared__ __align__(1024) unsigned char memory[];
-    const TileFitter<C> fitter{a, s, mask, reinterpret_cast<typename TileFitter<C>::Group*>(memory),
-                               static_cast<int>(tiles_in(length, kWarpgroupRows))};
-    fitter.run();
-    return {tile < fitter.count ? fitter.groups[tile].tile : 0};
+    const MaskAlignedTiling<C> tiling{a, s, mask, reinterpret_cast<typename MaskAlignedTiling<C>::Group*>(memory),
+                                      static_cast<int>(tiles_in(length, kWarpgroupRows))};
+    tiling.run();
+    return {tile < tiling.count ? tiling.groups[tile].tile : 0};
   }
 
   __device__ __forceinline__ void run() const {

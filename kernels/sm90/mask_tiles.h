@@ -12,8 +12,8 @@ namespace cuflash {
 // tiles; the rows of the query tile; for each warpgroup a run of tiles in which it sees everything; and the tiles.
 // Ranges count tiles from the end of the list, so that the number of the next tile is smaller, as without a mask. A
 // negative number of tiles means that there is no such query tile.
-constexpr int kMaskListRows = 1 + 2 * kMaskListGroups, kMaskListRuns = kMaskListRows + 1;
-static_assert(kMaskListRuns + 2 * kMaskListGroups <= kMaskListHeader);
+constexpr int kMaskListRows = 1 + 2 * kMaxMaskWarpgroups, kMaskListRuns = kMaskListRows + 1;
+static_assert(kMaskListRuns + 2 * kMaxMaskWarpgroups <= kMaskListHeader);
 
 // Groups of 64 queries that form a query tile. Its last warpgroups may have none.
 struct MaskListRows {

@@ -48,7 +48,7 @@ struct WorkTile {
     b = static_cast<int>(head / static_cast<unsigned>(heads)), h = static_cast<int>(head) - b * heads;
     q_first = static_cast<int>(tile.q_tile) * tile_q_of(C);
     sequence = sequence_of(a, b);
-    if constexpr (fits_tiles(C)) return;  // its rows follow: see VisitedWork
+    if constexpr (aligns_tiles_to_mask(C)) return;  // its rows follow: see VisitedWork
     if constexpr (ends_with_full_tile(C)) q_first -= missing_rows(a);
     exists = q_first < rows_end(a);
     find_keys(a, queries(a, q_first, tile_q_of(C)));

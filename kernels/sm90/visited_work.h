@@ -29,7 +29,7 @@ struct VisitedWork<C, true> : WorkTile<C> {
       : WorkTile<C>(a, tile, splits) {
     if (!this->exists) return;
     list = mask_list(lists, this->b, this->h, static_cast<int>(tile.q_tile));
-    if constexpr (fits_tiles(C)) {
+    if constexpr (aligns_tiles_to_mask(C)) {
       const MaskListRows listed{static_cast<unsigned>(list[kMaskListRows])};
       this->q_first = listed.first_row(), rows = listed.groups() * kWarpgroupRows;
       this->find_keys(a, tile_queries());
@@ -57,7 +57,7 @@ __device__ __forceinline__ void write_tile_info(TileInfo& info, const AttentionP
   write_tile_info<C>(info, a, static_cast<const WorkTile<C>&>(work), group);
   if constexpr (reads_mask(C)) {
     if (!work.exists) return;
-    if (fits_tiles(C) && group * kWarpgroupRows >= work.rows) {
+    if (aligns_tiles_to_mask(C) && group * kWarpgroupRows >= work.rows) {
       info.rows_end = kNoRows, info.own_begin = info.own_end = 0;
       return;  // write_empty_rows reads no run
     }

@@ -207,7 +207,7 @@ __device__ __forceinline__ void load_queries(const Sm90ForwardParams& p, const P
     write_tile_info<C>(info, a, forward_work<C>(p, tiles.tile(p)), group);
     mbarrier_wait(pipeline.q_empty(group, round), pipeline.query_phase(round) ^ 1);
     const unsigned full = pipeline.q_full(group, round);
-    const bool no_rows = ends_with_full_tile(C) || fits_tiles(C) ? info.rows_end <= 0 : info.rows_end == 0;
+    const bool no_rows = ends_with_full_tile(C) || aligns_tiles_to_mask(C) ? info.rows_end <= 0 : info.rows_end == 0;
     if (no_rows || info.begin == info.end) mbarrier_arrive(full);
     else if constexpr (packs_heads(C)) tma_load_packed_rows(pipeline.q(group, round), p.q, a, full, info);
     else tma_load_tile(pipeline.q(group, round), p.q, a.q, full, info.q_begin + info.q_first, info.h, info.b);

@@ -103,7 +103,9 @@ int allowed_schedule(const Sm90ForwardConfig& c) {
 }
 
 // Two boxes of the mask's bits hold any tile of at most 128 keys.
-bool has_mask_boxes(const Sm90ForwardConfig& c) { return c.warpgroups <= kMaskListGroups && c.tile_k <= kMaskBoxKeys; }
+bool has_mask_boxes(const Sm90ForwardConfig& c) {
+  return c.warpgroups <= kMaxMaskWarpgroups && c.tile_k <= kMaskBoxKeys;
+}
 
 // Registers for the scores of a tile, the weights that they become, half as large, and the output. If scores are kept,
 // also for the weights of the previous tile; but there is no row maximum, so fewer other registers are in use.
@@ -193,14 +195,14 @@ bool is_worth_list(const ForwardProblem& p, int tile_q, int num_sms) {
 
 // If all heads share the mask, it decides which groups of 64 queries form a tile. Tiles are then taken from a list, and
 // a CTA makes the lists of one batch entry.
-int64_t fitted_groups(const ForwardProblem& p, const Sm90ForwardConfig& c) {
+int64_t tiling_groups(const ForwardProblem& p, const Sm90ForwardConfig& c) {
   const int64_t groups = (p.len_q + kWarpgroupRows - 1) / kWarpgroupRows;
-  const bool few = groups <= kMaxFittedGroups && p.len_k <= kMaxFittedKeys;
-  return fits_tiles(c) && few && !mask_differs_by_head(p) ? groups : 0;
+  const bool few = groups <= kMaxTilingGroups && p.len_k <= kMaxTilingKeys;
+  return aligns_tiles_to_mask(c) && few && !mask_differs_by_head(p) ? groups : 0;
 }
 MaskListExtent mask_list_extent(const ForwardProblem& p, const Sm90ForwardConfig& c) {
   constexpr int64_t kWarps = kMaskListThreads / 32;
-  const int64_t groups = fitted_groups(p, c);
+  const int64_t groups = tiling_groups(p, c);
   return {p.heads_q,
           groups != 0 ? (groups + kWarps - 1) / kWarps * kWarps : (p.len_q + tile_q_of(c) - 1) / tile_q_of(c),
           (p.len_k + c.tile_k - 1) / c.tile_k, true, groups};
@@ -434,7 +436,7 @@ MaskLists forward_mask_lists(const ForwardProblem& p, const ForwardPlan& plan, c
                              const LaunchContext& context) {
   MaskLists lists =
       mask_lists(p, mask_list_extent(p, c), static_cast<std::byte*>(context.workspace) + plan.workspace.mask_lists);
-  if (context.tile_counts) lists.fitted = 0;
+  if (context.tile_counts) lists.aligned = 0;
   return lists;
 }
 

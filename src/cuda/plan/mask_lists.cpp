@@ -37,9 +37,9 @@ Launch plan_mask_lists(const KernelKey& kernel, const Problem& p, const MaskList
   constexpr int64_t kWarps = kMaskListThreads / 32;
   const int64_t lists = count_of(p, e).value("mask: the number of its tiles is");
   // The same amount for every problem: a kernel is loaded with the shared memory of its first launch.
-  constexpr int kFittedBytes = kMaxFittedGroups * kFittedGroupBytes;
+  constexpr int kTilingBytes = kMaxTilingGroups * kTilingGroupBytes;
   Launch launch =
-      launch_of(kernel, lists / kWarps + (lists % kWarps != 0), kMaskListThreads, e.has_blocks ? kFittedBytes : 0);
+      launch_of(kernel, lists / kWarps + (lists % kWarps != 0), kMaskListThreads, e.has_blocks ? kTilingBytes : 0);
   launch.programmatic = true;
   return launch;
 }

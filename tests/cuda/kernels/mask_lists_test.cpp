@@ -200,17 +200,17 @@ TEST(MaskLists, HaveTheKeyTilesOfEveryQueryTile) {
 }
 
 // A tile of up to three warpgroups, where the mask decides which groups of 64 queries form a tile.
-struct FittedTile {
+struct AlignedTile {
   int64_t first, groups;
   const int* list;
 };
-std::vector<FittedTile> fitted_tiles(const std::vector<int>& data, const MaskLists& lists, int64_t b) {
-  std::vector<FittedTile> tiles;
+std::vector<AlignedTile> aligned_tiles(const std::vector<int>& data, const MaskLists& lists, int64_t b) {
+  std::vector<AlignedTile> tiles;
   for (int64_t n = 0; n < lists.tiles; ++n) {
     const int* list = data.data() + (b * lists.batch_step * lists.tiles + n) * lists.stride;
     if (list[0] >= 0) tiles.push_back({list[7] >> 2, list[7] & 3, list});
   }
-  std::sort(tiles.begin(), tiles.end(), [](const FittedTile& x, const FittedTile& y) { return x.first < y.first; });
+  std::sort(tiles.begin(), tiles.end(), [](const AlignedTile& x, const AlignedTile& y) { return x.first < y.first; });
   return tiles;
 }
 
@@ -238,11 +238,11 @@ TEST(MaskLists, HaveTilesThatVisitFewKeys) {
       return blocks;
     };
     for (int64_t b = 0; b < s.batch; ++b) {
-      int64_t next = 0, fitted = 0, regular = 0;
-      for (const FittedTile& tile : fitted_tiles(data, lists, b)) {
+      int64_t next = 0, aligned = 0, regular = 0;
+      for (const AlignedTile& tile : aligned_tiles(data, lists, b)) {
         ASSERT_EQ(tile.first, next);
         ASSERT_TRUE(tile.groups >= 1 && tile.groups <= 3);
-        next += tile.groups, fitted += cost(b, tile.first, tile.groups);
+        next += tile.groups, aligned += cost(b, tile.first, tile.groups);
         int found = 0;
         std::vector<bool> full[3];
         for (int64_t key_tile = 0; key_tile < extent.longest; ++key_tile) {
@@ -265,9 +265,9 @@ TEST(MaskLists, HaveTilesThatVisitFewKeys) {
       EXPECT_EQ(next, groups);
       for (int64_t first = 0; first < groups; first += 3)
         regular += cost(b, first, std::min<int64_t>(3, groups - first));
-      EXPECT_LE(fitted, regular);
+      EXPECT_LE(aligned, regular);
       if (s.block == -400) {
-        EXPECT_LT(fitted, regular);
+        EXPECT_LT(aligned, regular);
       }
     }
   }

@@ -11,15 +11,15 @@ namespace cuflash {
 
 // Called by all threads of a CTA, for one batch entry whose heads share the mask.
 template <auto C>
-struct TileFitter {
+struct MaskAlignedTiling {
   static constexpr unsigned kStart = 8;  // what a tile costs beside its keys, in blocks of 16
 
   // A group of 64 queries. together[n]: blocks of 16 keys that it or one of the n groups before it sees.
   // tile: the n-th tile from the end, as MaskListRows has it; 0: there is none.
   struct Group {
-    unsigned together[kMaskListGroups], tile;
+    unsigned together[kMaxMaskWarpgroups], tile;
   };
-  static_assert(sizeof(Group) == kFittedGroupBytes && C.warpgroups <= kMaskListGroups);
+  static_assert(sizeof(Group) == kTilingGroupBytes && C.warpgroups <= kMaxMaskWarpgroups);
 
   const AttentionParams& a;
   const Sequence& s;
@@ -70,8 +70,8 @@ struct TileFitter {
   // The least cost of all groups up to a given one is the cost of a last tile plus the least cost of the groups before
   // it. The lowest bits of a cost hold the size of its last tile, so that larger tiles win ties.
   __device__ __forceinline__ void choose() const {
-    constexpr int kAtOnce = 4;                                  // groups whose counts are read together
-    unsigned least[kMaskListGroups] = {0, ~0u >> 1, ~0u >> 1};  // of the groups up to n + 1 before this one
+    constexpr int kAtOnce = 4;                                     // groups whose counts are read together
+    unsigned least[kMaxMaskWarpgroups] = {0, ~0u >> 1, ~0u >> 1};  // of the groups up to n + 1 before this one
 #pragma unroll 1
     for (int first = 0; first < count; first += kAtOnce) {
       Group read[kAtOnce];
@@ -82,9 +82,9 @@ struct TileFitter {
         unsigned best = ~0u;
 #pragma unroll
         for (int n = 0; n < C.warpgroups; ++n)
-          best = min(best, least[n] + (read[i].together[n] << 2) + static_cast<unsigned>(kMaskListGroups - 1 - n));
+          best = min(best, least[n] + (read[i].together[n] << 2) + static_cast<unsigned>(kMaxMaskWarpgroups - 1 - n));
         least[2] = least[1], least[1] = least[0], least[0] = (best & ~3u) + (kStart << 2);
-        if (first + i < count) groups[first + i].together[0] = kMaskListGroups - (best & 3);
+        if (first + i < count) groups[first + i].together[0] = kMaxMaskWarpgroups - (best & 3);
       }
     }
     int end = count;
