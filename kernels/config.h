@@ -180,11 +180,11 @@ constexpr bool packs_heads(const Sm90ForwardConfig& c) { return (c.work & kPackH
 constexpr bool lists_tiles(const Sm90ForwardConfig& c) { return (c.work & kTileList) != 0; }
 constexpr int tile_q_of(const Sm90ForwardConfig& c) { return kWarpgroupRows * c.warpgroups; }
 // Whether the scores of a step stay in registers until its softmax is final.
-constexpr bool keeps_scores(const Sm90ForwardConfig& c) { return (c.schedule & kFirstMax) != 0; }
+constexpr bool uses_first_max(const Sm90ForwardConfig& c) { return (c.schedule & kFirstMax) != 0; }
 // Whether the last query tile of a sequence is full, and the first one has what remains. In a causal problem the first
 // tile sees the fewest keys, so that warpgroups without rows wait for the fewest steps.
 constexpr bool ends_with_full_tile(const Sm90ForwardConfig& c) {
-  return keeps_scores(c) && c.work == 0 && (c.options & kMaskTensor) == 0;
+  return uses_first_max(c) && c.work == 0 && (c.options & kMaskTensor) == 0;
 }
 // Whether a warpgroup computes half of its first key tile if its queries see nothing of the rest: in a causal problem
 // every other warpgroup.

@@ -49,9 +49,9 @@ struct Consumer {
   using Output = Accumulator<float>[1][kOutputTiles];
   using OperandA = unsigned[kSteps][4];
   static constexpr bool kHasFixedMax = (C.schedule & kFixedMax) != 0;
-  static constexpr bool kKeepsScores = (C.schedule & kFirstMax) != 0;
+  static constexpr bool kUsesFirstMax = (C.schedule & kFirstMax) != 0;
   static constexpr int kSoftmaxKind = C.schedule & (kFixedMax | kFirstMax);
-  static_assert(!kKeepsScores || (C.options & ~int{kMaskTensor}) == 0 || (!kReadsMask && !Options::kHasBias));
+  static_assert(!kUsesFirstMax || (C.options & ~int{kMaskTensor}) == 0 || (!kReadsMask && !Options::kHasBias));
   static_assert(!kHasFixedMax || (Options::kIsTanh && !kReadsMask && kFastTanh<E>));
   using RowSoftmax = typename RowSoftmaxOf<E, kSoftmaxKind>::Type;
   using Turn = PingPong<(C.schedule & kPingPong) != 0, C.warpgroups, Pipeline<C>::kPingPongBarrier>;
@@ -247,7 +247,7 @@ struct Consumer {
   // Coordinates for a step. Where ALiBi or dropout needs them, they are read while the scores are computed.
   static constexpr bool coordinates_are_early(bool applies_mask) {
     const bool alibi_needs = Options::kHasAlibi && !has_linear_alibi(applies_mask);
-    return kKeepsScores && (alibi_needs || Options::kHasDropout);
+    return kUsesFirstMax && (alibi_needs || Options::kHasDropout);
   }
   template <bool kApplyMask>
   __device__ __forceinline__ static auto coordinates(const TileInfo& info) {
@@ -296,7 +296,7 @@ struct Consumer {
       float correction[2];
       OperandA next;
       bool rescales = false;
-      if constexpr (kKeepsScores)
+      if constexpr (kUsesFirstMax)
         rescales = first_max_step<kApplyMask>(coord.of(info), options, softmax, s, next, step, correction);
       else rescales = softmax_step<kApplyMask>(coord.of(info), options, softmax, s, step, correction);
       wait_after_softmax();
@@ -308,7 +308,7 @@ struct Consumer {
       }
       // a.group is never 0. Without the condition ptxas would pack the probabilities into the registers of the product
       // that is still running, and wait for it before.
-      if constexpr (!kKeepsScores) narrow<E>(probs, s[0]);
+      if constexpr (!kUsesFirstMax) narrow<E>(probs, s[0]);
       else if (a.group != 0) copy(probs, next);
     }
   }
@@ -334,7 +334,7 @@ struct Consumer {
     if constexpr (kReadsMask) __syncwarp();  // all lanes have read the bits
     release_keys();
     if (tile == tiles.own_begin) release_queries();
-    if constexpr (kKeepsScores) {
+    if constexpr (kUsesFirstMax) {
       if constexpr (kReadsMask) {
         if (step.tile < tiles.full_begin || step.tile >= tiles.full_end || !step.shows_all(group))
           step.hide(s, a, coord.sequence, coord.lane, coord.q_first);

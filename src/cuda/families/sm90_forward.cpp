@@ -113,8 +113,8 @@ Limits config_limits(const Sm90ForwardConfig& c, const Arch& arch) {
   if (c.warpgroups < 1 || c.warpgroups > 4 || c.tile_k < 16 || c.tile_k > 256 || c.stages < 2 || c.stages > 8 ||
       c.schedule < 0 || (c.schedule & ~allowed_schedule(c)) != 0 || (reads_mask(c) && !has_mask_boxes(c)))
     return kNoShape;
-  const int registers = keeps_scores(c) ? (c.dim_v + 2 * c.tile_k) / 2 + kOtherRegisters / 2
-                                        : (2 * c.dim_v + 3 * c.tile_k) / 4 + kOtherRegisters;
+  const int registers = uses_first_max(c) ? (c.dim_v + 2 * c.tile_k) / 2 + kOtherRegisters / 2
+                                          : (2 * c.dim_v + 3 * c.tile_k) / 4 + kOtherRegisters;
   return limits_with(arch.wgmma && c.tile_k % 16 == 0, shared_bytes(c), 1, arch, registers, consumer_registers(c));
 }
 
@@ -334,7 +334,7 @@ ForwardPlan plan(const ForwardProblem& p, const PlanTarget& target) {
 // Registers that options need beyond the estimate of config_limits; kernels with more spill.
 int option_registers(const Sm90ForwardConfig& c) {
   if ((c.options & kDropout) != 0) return 20;
-  return reads_mask(c) && keeps_scores(c) ? 10 : 0;
+  return reads_mask(c) && uses_first_max(c) ? 10 : 0;
 }
 
 // With options: for every number of warpgroups and each kind of softmax, the largest key tiles that may fit the

@@ -42,12 +42,12 @@ constexpr Tiles kTiles[] = {
 // Tiles whose scores stay in registers until the softmax is final (kFirstMax). Of the entries for the smallest head
 // size that fits, the one with the least estimated time is used. Problems without such an entry use the tiles above.
 // Options take registers, so that fewer warpgroups or keys fit.
-struct KeptTiles : Tiles {
+struct FirstMaxTiles : Tiles {
   Needs least;
   double row_time;  // of a query, relative to the other tiles of these head sizes
 };
 constexpr int kNoTurns = kPinWait | kStoreBySmem | kFirstMax;
-constexpr KeptTiles kKeptTiles[] = {
+constexpr FirstMaxTiles kFirstMaxTiles[] = {
     {{64, 64, 4, 64, 4, plain, kNoTurns | kPrefetchQ}, plain, 1},                     //
     {{64, 64, 3, 96, 4, arithmetic, kNoTurns | kPrefetchQ}, arithmetic, 1},           //
     {{64, 64, 3, 64, 4, dropout, kNoTurns | kPrefetchQ}, dropout, 1},                 //
@@ -122,7 +122,7 @@ ForwardTiles tiles_for(const ForwardProblem& p, const Sm90ForwardConfig& c, int 
   const auto fits = [&](const Tiles& t) {
     return c.dim_qk <= t.largest_qk && c.dim_v <= t.largest_v && needs_of(c) <= t.most;
   };
-  const KeptTiles* best = nullptr;
+  const FirstMaxTiles* best = nullptr;
   double least = 0;
   // Not with a fixed reference. With a mask tensor only if there are no other options. Not with ALiBi if a query sees later
   // keys, which are visited first: rows then outgrow their first tile, and with 64 columns that costs more than larger key
@@ -130,7 +130,7 @@ ForwardTiles tiles_for(const ForwardProblem& p, const Sm90ForwardConfig& c, int 
   const bool rises =
       c.options == kAlibi && p.window_right >= kUnbounded && std::max(c.dim_qk, c.dim_v) <= kPanelColumns;
   const bool keeps = needs_of(c) != fixed_max && !rises && (needs_of(c) != mask || c.options == kMaskTensor);
-  for (const KeptTiles& t : kKeptTiles) {
+  for (const FirstMaxTiles& t : kFirstMaxTiles) {
     if (!keeps || !fits(t) || needs_of(c) < t.least || (best && t.largest_qk > best->largest_qk)) continue;
     const double time = t.row_time * rows_of_cta(p, kWarpgroupRows * t.warpgroups, num_sms);
     if (!best || time < least) best = &t, least = time;
