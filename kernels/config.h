@@ -226,7 +226,7 @@ constexpr bool aligns_tiles_to_mask(const Sm90ForwardConfig& c) { return reads_m
 constexpr bool has_full_run(const Sm90ForwardConfig& c) { return reads_mask(c) && !splits_keys(c); }
 constexpr int query_stages(const Sm90ForwardConfig& c) { return (c.schedule & kPrefetchQ) != 0 ? 2 : 1; }
 // Tiles of the bias: one per consumer warpgroup and stage, in 64-column panels.
-constexpr bool has_term_tiles(const Sm90ForwardConfig& c) { return (c.schedule & kTmaBias) != 0; }
+constexpr bool has_bias_tiles(const Sm90ForwardConfig& c) { return (c.schedule & kTmaBias) != 0; }
 constexpr int bias_tile_bytes(const Sm90ForwardConfig& c) {
   return (c.schedule & kTmaBias) != 0 ? swizzled_bytes(kWarpgroupRows, c.tile_k) : 0;
 }
@@ -235,11 +235,11 @@ constexpr int mask_tile_bytes(const Sm90ForwardConfig& c) {
   return reads_mask(c) ? kWarpgroupRows * mask_box_bytes(c.tile_k) : 0;
 }
 constexpr int listed_tile_bytes(const Sm90ForwardConfig& c) { return reads_mask(c) ? (c.stages + 1) / 2 * 8 : 0; }
-constexpr int term_tiles_bytes(const Sm90ForwardConfig& c) {
+constexpr int bias_and_mask_bytes(const Sm90ForwardConfig& c) {
   return c.stages * c.warpgroups * (bias_tile_bytes(c) + mask_tile_bytes(c));
 }
 constexpr int num_barriers(const Sm90ForwardConfig& c) {
-  return (has_term_tiles(c) ? 7 : 5) * c.stages + 2 * c.warpgroups * query_stages(c);
+  return (has_bias_tiles(c) ? 7 : 5) * c.stages + 2 * c.warpgroups * query_stages(c);
 }
 // One TileInfo per consumer warpgroup and query tile. The producer writes it before the stage of its Q is free: at that
 // time Q of the previous tile may be waiting, and O of the one before may still be in its epilogue.
@@ -255,7 +255,7 @@ constexpr int staged_bytes(const Sm90ForwardConfig& c) {
 constexpr int ticket_bytes(const Sm90ForwardConfig& c) { return lists_tiles(c) ? (2 + 1) * 8 : 0; }
 constexpr int shared_bytes(const Sm90ForwardConfig& c) {
   return query_stages(c) * swizzled_bytes(tile_q_of(c), c.dim_qk) + staged_bytes(c) +
-         c.stages * (swizzled_bytes(c.tile_k, c.dim_qk) + swizzled_bytes(c.tile_k, c.dim_v)) + term_tiles_bytes(c) +
+         c.stages * (swizzled_bytes(c.tile_k, c.dim_qk) + swizzled_bytes(c.tile_k, c.dim_v)) + bias_and_mask_bytes(c) +
          num_tile_infos(c) * c.warpgroups * kTileInfoBytes + num_barriers(c) * 8 + ticket_bytes(c) +
          listed_tile_bytes(c);
 }

@@ -19,7 +19,7 @@ struct LaneCoord {
 // Bias and mask tensor of two adjacent tiles of 8 columns, loaded element by element from global memory. `tile` is one of
 // the two, r one of the lane's two rows, e one of its two columns.
 template <class Options>
-struct GlobalTermPair {
+struct GlobalBiasMaskPair {
   using Real = typename Options::Real;
 
   const Options& options;
@@ -38,12 +38,12 @@ struct GlobalTermPair {
   }
 };
 template <class Options>
-struct GlobalTerms {
+struct GlobalBiasMask {
   const Options& options;
   int i, j;  // of the lane's first element of the tile
 
   // Tiles n and n + 1 of row tile m.
-  __device__ __forceinline__ GlobalTermPair<Options> pair(int m, int n) const {
+  __device__ __forceinline__ GlobalBiasMaskPair<Options> pair(int m, int n) const {
     return {options, i + 16 * m, j + 8 * n};
   }
 };
@@ -126,9 +126,9 @@ __device__ __forceinline__ void hide_by_limit(Accumulator<float> (&s)[1][kTiles]
 }
 
 // Adds ALiBi and bias, and selects -inf for the pairs that the mask tensor or, with kApplyMask, lengths and window hide.
-template <bool kApplyMask, int kTileQ, class Options, class Terms, class Real, int kRowTiles, int kTiles>
+template <bool kApplyMask, int kTileQ, class Options, class BiasMask, class Real, int kRowTiles, int kTiles>
 __device__ __forceinline__ void add_terms(Accumulator<Real> (&s)[kRowTiles][kTiles], const Options& options,
-                                          const Terms& terms, const PositionMask<kTileQ, kTiles * 8>& mask,
+                                          const BiasMask& bias_mask, const PositionMask<kTileQ, kTiles * 8>& mask,
                                           int first_distance) {
   static_assert(kTiles % 2 == 0);
 #pragma unroll
@@ -147,7 +147,7 @@ __device__ __forceinline__ void add_terms(Accumulator<Real> (&s)[kRowTiles][kTil
           penalty[2][e] = options.penalty(distance - static_cast<Real>(n * 8 + 8 + e));
         }
       }
-      const auto pair = terms.pair(m, n);
+      const auto pair = bias_mask.pair(m, n);
 #pragma unroll
       for (int x = 0; x < 8; ++x) {
         const int tile = x / 4, r = x / 2 % 2, e = x % 2;
@@ -193,18 +193,18 @@ __device__ __forceinline__ void add_linear_penalties(Accumulator<float> (&s)[1][
 }
 
 // Applies the options and then the masks. Masks select, so a hidden score may hold any value. kApplyMask: lengths or
-// window may hide a pair of this tile. kTileQ: number of rows from q_first on. terms: bias and mask tensor of the tile.
-template <bool kApplyMask, int kTileQ, class Options, class Terms, class Real, int kRowTiles, int kTiles>
+// window may hide a pair of this tile. kTileQ: number of rows from q_first on. bias_mask: bias and mask tensor of the tile.
+template <bool kApplyMask, int kTileQ, class Options, class BiasMask, class Real, int kRowTiles, int kTiles>
 __device__ __forceinline__ void modify_and_mask(Accumulator<Real> (&s)[kRowTiles][kTiles], const AttentionParams& a,
-                                                const Sequence& sequence, const Options& options, const Terms& terms,
-                                                LaneCoord lane, int q_first, int k_first) {
+                                                const Sequence& sequence, const Options& options,
+                                                const BiasMask& bias_mask, LaneCoord lane, int q_first, int k_first) {
   if constexpr (Options::kHasSoftcap) apply_softcap(s, options);
   constexpr bool kHidesOnly = (Options::kIsDot || Options::kIsTanh) && !Options::kHasMask;
   if constexpr (kApplyMask || !kHidesOnly) {
     const PositionMask<kTileQ, kTiles * 8> mask(a, sequence, q_first, k_first, lane.row, lane.column);
     if constexpr (kHidesOnly) hide(s, mask);
     else
-      add_terms<kApplyMask, kTileQ>(s, options, terms, mask,
+      add_terms<kApplyMask, kTileQ>(s, options, bias_mask, mask,
                                     static_cast<int>(q_first + lane.row + sequence.shift - k_first - lane.column));
   }
 }
@@ -212,8 +212,8 @@ template <bool kApplyMask, int kTileQ, class Options, class Real, int kRowTiles,
 __device__ __forceinline__ void modify_and_mask(Accumulator<Real> (&s)[kRowTiles][kTiles], const AttentionParams& a,
                                                 const Sequence& sequence, const Options& options, LaneCoord lane,
                                                 int q_first, int k_first) {
-  const GlobalTerms<Options> terms{options, q_first + lane.row, k_first + lane.column};
-  modify_and_mask<kApplyMask, kTileQ>(s, a, sequence, options, terms, lane, q_first, k_first);
+  const GlobalBiasMask<Options> bias_mask{options, q_first + lane.row, k_first + lane.column};
+  modify_and_mask<kApplyMask, kTileQ>(s, a, sequence, options, bias_mask, lane, q_first, k_first);
 }
 
 // q_first, k_first: of the tile that lane counts from.

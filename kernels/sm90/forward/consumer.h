@@ -81,7 +81,7 @@ struct Consumer {
   Pipeline<C> pipeline;
   int group;  // index of the consumer warpgroup
   TileScheduler scheduler;
-  Ring<C.stages> keys, values, terms;
+  Ring<C.stages> keys, values, biases;
   int distance = 0;  // with ALiBi: of the lane's first row of the query tile from its first column of key tile 0
 
   __device__ Consumer(const Sm90ForwardParams& p, const Pipeline<C>& pipeline, int group)
@@ -107,14 +107,14 @@ struct Consumer {
   }
 
   // The bias, if TMA loads it.
-  __device__ void wait_terms() const {
-    if constexpr (has_term_tiles(C)) mbarrier_wait(pipeline.terms_full(terms.stage), terms.phase);
+  __device__ void wait_bias() const {
+    if constexpr (has_bias_tiles(C)) mbarrier_wait(pipeline.bias_full(biases.stage), biases.phase);
   }
-  __device__ void release_terms() {
-    if constexpr (has_term_tiles(C)) {
+  __device__ void release_bias() {
+    if constexpr (has_bias_tiles(C)) {
       __syncwarp();
-      release_stage(pipeline.terms_empty(terms.stage));
-      terms.advance();
+      release_stage(pipeline.bias_empty(biases.stage));
+      biases.advance();
     }
   }
 
@@ -125,7 +125,7 @@ struct Consumer {
       Turn::wait(group), Turn::pass(group);
       wait_keys(), release_keys();
       wait_values(), release_values();
-      wait_terms(), release_terms();
+      wait_bias(), release_bias();
     }
   }
 
@@ -173,7 +173,7 @@ struct Consumer {
     RowOffset<float> offset{};
     if (is_left_of_diagonal<kScoreTiles>(from_first)) add_linear_penalties<true>(s, options, from_first, offset.of_row);
     else if (is_right_of_diagonal(from_first)) add_linear_penalties<false>(s, options, from_first, offset.of_row);
-    else add_terms<false, kWarpgroupRows>(s, options, GlobalTerms<Options>{options, 0, 0}, {}, from_first);
+    else add_terms<false, kWarpgroupRows>(s, options, GlobalBiasMask<Options>{options, 0, 0}, {}, from_first);
     return offset;
   }
   // Options and masks. Returns what scores lack to be comparable with those of other tiles.
@@ -186,12 +186,13 @@ struct Consumer {
       return add_alibi(options, s, first);
     } else {
       constexpr bool kByPosition = kApplyMask && !kReadsMask;
-      if constexpr (has_term_tiles(C)) {
-        const TileTerms<E, typename Pipeline<C>::BiasTile> loaded{a, pipeline.bias(terms.stage, group), coord.lane};
-        wait_terms();
+      if constexpr (has_bias_tiles(C)) {
+        const BiasTileReader<E, typename Pipeline<C>::BiasTile> loaded{a, pipeline.bias(biases.stage, group),
+                                                                       coord.lane};
+        wait_bias();
         modify_and_mask<kByPosition, kWarpgroupRows>(s, a, coord.sequence, options, loaded, coord.lane, coord.q_first,
                                                      first);
-        release_terms();
+        release_bias();
       } else {
         modify<kByPosition>(coord, options, s, first);
       }

@@ -11,7 +11,7 @@
 #pragma once
 
 #include "ptx/barrier.h"
-#include "sm90/forward/term_tiles.h"
+#include "sm90/forward/bias_tiles.h"
 #include "sm90/mask_tiles.h"
 #include "sm90/ring.h"
 #include "sm90/tile_info.h"
@@ -90,10 +90,10 @@ struct Pipeline {
   }
 
   // The bias tile of a stage has arrived.
-  __device__ unsigned terms_full(int stage) const {
+  __device__ unsigned bias_full(int stage) const {
     return q_full(0, 0) + 8 * (2 * kQueryStages * C.warpgroups + stage);
   }
-  __device__ unsigned terms_empty(int stage) const { return terms_full(C.stages + stage); }
+  __device__ unsigned bias_empty(int stage) const { return bias_full(C.stages + stage); }
 
   // The ticket of a query tile, with kTileList: the thread that draws it writes it, and all producer threads that use
   // it release it. Its barriers complete a phase in every round.
@@ -111,8 +111,8 @@ struct Pipeline {
       mbarrier_init(k_full(n), 1), mbarrier_init(k_empty(n), kWarps * C.warpgroups);
       mbarrier_init(v_full(n), 1), mbarrier_init(v_empty(n), kWarps * C.warpgroups);
       mbarrier_init(v_raw_full(n), 1);
-      if constexpr (has_term_tiles(C))
-        mbarrier_init(terms_full(n), 1), mbarrier_init(terms_empty(n), kWarps * C.warpgroups);
+      if constexpr (has_bias_tiles(C))
+        mbarrier_init(bias_full(n), 1), mbarrier_init(bias_empty(n), kWarps * C.warpgroups);
     }
     for (int n = 0; n < C.warpgroups; ++n)
       for (unsigned round = 0; round < kQueryStages; ++round)

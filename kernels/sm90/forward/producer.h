@@ -127,14 +127,14 @@ __device__ __forceinline__ void load_keys_and_values(const Sm90ForwardParams& p,
 // The bias of key tiles for every consumer warpgroup, in the order of K, loaded by one thread. It is indexed within the
 // sequence, in packed tensors too.
 template <Sm90ForwardConfig C>
-struct TermLoader {
+struct BiasLoader {
   const Sm90ForwardParams& p;
   const Pipeline<C>& pipeline;
   const AttentionParams& a;
   unsigned bytes;  // of a tile; a bias that is broadcast over the queries has boxes of one row
-  Ring<C.stages> terms{};
+  Ring<C.stages> biases{};
 
-  __device__ TermLoader(const Sm90ForwardParams& p, const Pipeline<C>& pipeline)
+  __device__ BiasLoader(const Sm90ForwardParams& p, const Pipeline<C>& pipeline)
       : p(p),
         pipeline(pipeline),
         a(p.forward.attention),
@@ -142,14 +142,14 @@ struct TermLoader {
   __device__ __forceinline__ void load(const VisitedWork<C>& work) {
     if (!work.exists) return;
 #pragma unroll 1
-    for (int tile = work.end - 1; tile >= work.begin && work.end != 0; --tile, terms.advance()) {
-      const unsigned full = pipeline.terms_full(terms.stage);
-      mbarrier_wait(pipeline.terms_empty(terms.stage), terms.phase ^ 1);
+    for (int tile = work.end - 1; tile >= work.begin && work.end != 0; --tile, biases.advance()) {
+      const unsigned full = pipeline.bias_full(biases.stage);
+      mbarrier_wait(pipeline.bias_empty(biases.stage), biases.phase ^ 1);
       mbarrier_arrive_expect_tx(full, C.warpgroups * bytes);
 #pragma unroll 1
       for (int group = 0; group < C.warpgroups; ++group) {
         const int row = work.q_first + group * kWarpgroupRows;
-        tma_load_panels(pipeline.bias(terms.stage, group), p.bias, a.bias, full, a.bias.row_stride != 0 ? row : 0,
+        tma_load_panels(pipeline.bias(biases.stage, group), p.bias, a.bias, full, a.bias.row_stride != 0 ? row : 0,
                         work.h, work.b, work.key_tile(tile) * C.tile_k);
       }
     }
@@ -173,9 +173,9 @@ __device__ __forceinline__ void run_last_producer(const Sm90ForwardParams& p, co
   const auto count = [&](const WorkTile<C>& work) {
     if (a.tile_counts) count_visited_tiles<C>(a, work);
   };
-  if constexpr (lists_tiles(C) && has_term_tiles(C)) {
-    TermLoader<C> terms(p, pipeline);
-    draw_tickets(p, pipeline, [&](const VisitedWork<C>& work) { count(work), terms.load(work); });
+  if constexpr (lists_tiles(C) && has_bias_tiles(C)) {
+    BiasLoader<C> biases(p, pipeline);
+    draw_tickets(p, pipeline, [&](const VisitedWork<C>& work) { count(work), biases.load(work); });
   } else if constexpr (lists_tiles(C)) {
     draw_tickets(p, pipeline, count);
   } else {
@@ -184,11 +184,11 @@ __device__ __forceinline__ void run_last_producer(const Sm90ForwardParams& p, co
       for (ForwardTiles<C> tiles(p, pipeline); tiles.has_tile(p, pipeline); tiles.advance())
         count_visited_tiles<C>(a, WorkTile<C>(a, tiles.tile(p), p.splits.splits));
     }
-    if constexpr (has_term_tiles(C)) {
-      TermLoader<C> terms(p, pipeline);
+    if constexpr (has_bias_tiles(C)) {
+      BiasLoader<C> biases(p, pipeline);
 #pragma unroll 1
       for (ForwardTiles<C> tiles(p, pipeline); tiles.has_tile(p, pipeline); tiles.advance())
-        terms.load(forward_work<C>(p, tiles.tile(p)));
+        biases.load(forward_work<C>(p, tiles.tile(p)));
     }
   }
 }

@@ -23,7 +23,7 @@ bool has_tensor_map(const ConstRows& rows, const RowsExtent& extent);
 
 // Boxes have box_rows rows of 64 columns, of box_heads heads, swizzled as in kernels/tile/swizzled.h. Allocates nothing
 // and needs no device. Cheap for a layout that this thread has used recently, at any address. For a mask tensor of
-// bytes, boxes have 64 or 128 columns, swizzled as in kernels/sm90/forward/term_tiles.h.
+// bytes, boxes have 64 or 128 columns, swizzled as in kernels/sm90/forward/bias_tiles.h.
 TensorMap tensor_map(const ConstRows& rows, const RowsExtent& extent, int box_rows, int box_columns = kPanelColumns,
                      int box_heads = 1);
 // Contiguous rows of f32, at most as wide as a box; a box is one row, and is not swizzled.

@@ -56,7 +56,7 @@ int panel_dim(int64_t dim) { return padded_head_size(std::max<int64_t>(dim, kPan
 
 // Whether TMA can load the bias. A bias of another type than q, or with rows that do not start on 16-byte boundaries,
 // is loaded element by element.
-int term_tiles(const ForwardProblem& p) {
+int bias_schedule(const ForwardProblem& p) {
   return p.bias && p.bias.dtype == p.dtype && has_tensor_map(p.bias, score_extent(p, p.bias)) ? kTmaBias : 0;
 }
 
@@ -76,7 +76,7 @@ Sm90ForwardConfig config_without_tiles(const ForwardProblem& p) {
   c.element = element_of(p.dtype);
   c.dim_qk = panel_dim(p.dim_qk), c.dim_v = panel_dim(p.dim_v);
   c.options = problem_options(p);
-  c.schedule = term_tiles(p) | (has_fixed_max(p) ? kFixedMax : 0);
+  c.schedule = bias_schedule(p) | (has_fixed_max(p) ? kFixedMax : 0);
   return c;
 }
 

@@ -6,9 +6,9 @@
 
 namespace cuflash {
 
-// As GlobalTermPair. Elements that no tensor has are 0, and lengths hide them.
+// As GlobalBiasMaskPair. Elements that no tensor has are 0, and lengths hide them.
 template <Element E>
-struct TilePair {
+struct BiasTilePair {
   unsigned bias_words[4];  // 2 * tile + r, two columns each
 
   __device__ __forceinline__ float bias(int tile, int r, int e) const {
@@ -20,14 +20,14 @@ struct TilePair {
 
 // The bias of a warpgroup's 64 rows. If it is broadcast over the queries it has one row in shared memory.
 template <Element E, class BiasTile>
-struct TileTerms {
+struct BiasTileReader {
   const AttentionParams& a;
   BiasTile bias;
   LaneCoord lane;
 
   // Tiles n and n + 1 of row tile m = 0.
-  __device__ __forceinline__ TilePair<E> pair(int, int n) const {
-    TilePair<E> pair;
+  __device__ __forceinline__ BiasTilePair<E> pair(int, int n) const {
+    BiasTilePair<E> pair;
     const bool rows = a.bias.row_stride != 0;
     ldmatrix_x4(bias.lane_address(rows ? a_row() : 0, a_byte(), rows ? lane.row / 16 * 16 : 0, n * 8), pair.bias_words);
     return pair;
