@@ -350,7 +350,7 @@ constexpr int shared_bytes(const BackwardConfig& c) {
 }
 
 // The portable view of this config, for the prepare and finish kernels and for code shared with the portable kernel.
-constexpr BackwardConfig shared_config(const Sm90BackwardConfig& c) {
+constexpr BackwardConfig portable_view(const Sm90BackwardConfig& c) {
   constexpr int kWarps = kWarpgroupThreads / 32;
   return {
       c.element,    c.dim_qk,  c.dim_v, c.tile_q, kWarpgroupRows * c.warpgroups, kWarps * c.warpgroups, 1, c.stages, 1,
@@ -412,9 +412,9 @@ constexpr int num_barriers(const Sm90BackwardConfig& c) { return 4 + 3 * c.stage
 // Row statistics of all stages. Beside a loader the last one is not padded: four stages of 128 columns fill shared
 // memory but for a few bytes.
 constexpr int stats_bytes(const Sm90BackwardConfig& c) {
-  const BackwardConfig shared = shared_config(c);
-  const int last = has_loader(c) ? row_stats_bytes(shared) : row_stats_stage_bytes(shared);
-  return (c.stages - 1) * row_stats_stage_bytes(shared) + last;
+  const BackwardConfig portable = portable_view(c);
+  const int last = has_loader(c) ? row_stats_bytes(portable) : row_stats_stage_bytes(portable);
+  return (c.stages - 1) * row_stats_stage_bytes(portable) + last;
 }
 constexpr int shared_bytes(const Sm90BackwardConfig& c) {
   const int tile_k = tile_k_of(c);
@@ -426,7 +426,7 @@ constexpr int shared_bytes(const Sm90BackwardConfig& c) {
 }
 
 // The portable view of its row statistics.
-constexpr BackwardConfig shared_config(const Sm90DqConfig& c) {
+constexpr BackwardConfig portable_view(const Sm90DqConfig& c) {
   return {c.element, c.dim_qk, c.dim_v, kWarpgroupRows, c.tile_k, 0, 0, 0, 0, kCopyVectors, c.options, 0, 0};
 }
 constexpr bool reads_mask(const Sm90DqConfig& c) { return (c.options & kMaskTensor) != 0; }
@@ -453,7 +453,7 @@ constexpr int mask_tile_bytes(const Sm90DqConfig& c) { return reads_mask(c) ? kM
 constexpr int listed_tile_bytes(const Sm90DqConfig& c) { return reads_mask(c) ? (c.key_stages + 1) / 2 * 8 : 0; }
 constexpr int shared_bytes(const Sm90DqConfig& c) {
   const int queries = swizzled_bytes(kWarpgroupRows, c.dim_qk) + swizzled_bytes(kWarpgroupRows, c.dim_v) +
-                      row_stats_stage_bytes(shared_config(c));
+                      row_stats_stage_bytes(portable_view(c));
   return c.query_stages * c.warpgroups * queries +
          c.key_stages *
              (swizzled_bytes(c.tile_k, c.dim_qk) + c.warpgroups * (bias_tile_bytes(c) + mask_tile_bytes(c))) +
@@ -487,7 +487,7 @@ constexpr int mask_bytes(const Sm90DbiasConfig& c) {
 constexpr int num_barriers(const Sm90DbiasConfig& c) { return 2 * (c.stages + kDbiasSteps + 1); }
 constexpr int shared_bytes(const Sm90DbiasConfig& c) {
   const int step =
-      mask_bytes(c) + kDbiasWarpgroups * (row_stats_stage_bytes(shared_config(score_config(c))) + kTileInfoBytes);
+      mask_bytes(c) + kDbiasWarpgroups * (row_stats_stage_bytes(portable_view(score_config(c))) + kTileInfoBytes);
   return c.stages * dbias_stage_bytes(c) + kDbiasWarpgroups * bias_tile_bytes(c) + kDbiasSteps * step +
          kDbiasTasks * kDbiasTaskBytes + num_barriers(c) * 8;
 }

@@ -47,7 +47,7 @@ __device__ __forceinline__ void sm90_backward(const Sm90BackwardParams& p) {
   if (threadIdx.x == 0) pipeline.init();
   if (threadIdx.x == 32) prefetch(p.k), prefetch(p.q), prefetch(p.dout), prefetch(p.v);
   if (p.backward.key_tiles) griddepcontrol_wait();  // for the list
-  if (threadIdx.x == 0) write_task<shared_config(C)>(pipeline.task(0), p.backward, cta_number());
+  if (threadIdx.x == 0) write_task<portable_view(C)>(pipeline.task(0), p.backward, cta_number());
   // The finish kernel can start on an SM only after this CTA has exited.
   griddepcontrol_wait(), griddepcontrol_launch_dependents();
   __syncthreads();

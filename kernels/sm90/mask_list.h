@@ -274,7 +274,7 @@ struct KeyTileLister {
 // The query tiles of a key tile, for all query heads that share the keys.
 template <Sm90BackwardConfig C>
 struct QueryTileLister {
-  static constexpr BackwardConfig kShared = shared_config(C);
+  static constexpr BackwardConfig kPortable = portable_view(C);
   static constexpr int kTileK = tile_k_of(C);
 
   const AttentionParams& a;
@@ -311,7 +311,7 @@ struct QueryTileLister {
     const Sequence s = sequence_of(a, coord.b);
     const int k_first = coord.tile * kTileK, heads = lists.head_step != 0 ? a.group : 1;
     const Range keys{k_first, min(int64{k_first} + kTileK, int64{s.len_k})};
-    const VisitedTiles visited = visited_query_tiles<kShared>(a, s, keys, false);
+    const VisitedTiles visited = visited_query_tiles<kPortable>(a, s, keys, false);
     int count = 0;
     MaskTileCounts counted;
 #pragma unroll 1

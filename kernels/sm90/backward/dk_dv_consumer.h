@@ -19,7 +19,7 @@ struct DkDvConsumer : KeyConsumer<C> {
   using Base = KeyConsumer<C>;
   using Base::a, Base::p, Base::pipeline, Base::group, Base::queries, Base::iteration, Base::count, Base::keys;
   using Base::advance, Base::issue_scores, Base::issue_accumulate, Base::mode, Base::task;
-  using Base::E, Base::kFlag, Base::kShared, Base::lane_coord, Base::release_queries, Base::wait_ds_free;
+  using Base::E, Base::kFlag, Base::kPortable, Base::lane_coord, Base::release_queries, Base::wait_ds_free;
   using Base::hide, Base::write_ds;
   using typename Base::DkProduct, typename Base::DvProduct, typename Base::Pipeline;
   using typename Base::Scores, typename Base::OperandA, typename Base::Options;
@@ -151,8 +151,8 @@ struct DkDvConsumer : KeyConsumer<C> {
     OperandA probs, factors;
     if constexpr (C.options == 0) {
       hide(s, a, task(), tile);
-      exponentiate_any_size<kShared, TileMode::guarded>(s, stats, lane_coord().column, static_cast<float>(a.scale),
-                                                        p.scale_log2);
+      exponentiate_any_size<kPortable, TileMode::guarded>(s, stats, lane_coord().column, static_cast<float>(a.scale),
+                                                          p.scale_log2);
       narrow<C.element>(probs, s[0]);
     } else {
       exponentiate_guarded(probs, factors, s, tile);

@@ -10,7 +10,7 @@ namespace cuflash {
 
 template <Sm90BackwardConfig C>
 struct DqPanel {
-  static constexpr BackwardConfig kShared = shared_config(C);
+  static constexpr BackwardConfig kPortable = portable_view(C);
   static constexpr int kTileK = tile_k_of(C), kSteps = kTileK / 16, kColumns = dq_columns(C);
   using Pipeline = BackwardPipeline<C>;
   using DsTile = typename Pipeline::DsTile;
@@ -36,7 +36,7 @@ struct DqPanel {
   __device__ __forceinline__ void add_to_accum(const BackwardParams& p, int64 tile, int first_column) const {
     const int lane = new_thread_id() % 32, row = new_thread_id() % kWarpgroupThreads / 32 * 16;
     if (row >= p.dq_rows) return;
-    float* to = dq_accum<kShared>(p, tile) + accum_block<kShared>(row, first_column);
+    float* to = dq_accum<kPortable>(p, tile) + accum_block<kPortable>(row, first_column);
 #pragma unroll
     for (int n = 0; n < kColumns / 8; ++n)
       if (C.dim_qk % kColumns == 0 || first_column + 8 * n < C.dim_qk) add_block(to + n * 128, lane, sums[n], true);

@@ -15,9 +15,9 @@ namespace cuflash {
 template <Sm90BackwardConfig C>
 struct KeyConsumer : KeyScores<C> {
   using Base = KeyScores<C>;
-  using Base::E, Base::kShared, Base::kSteps, Base::lane_coord;
+  using Base::E, Base::kPortable, Base::kSteps, Base::lane_coord;
   using typename Base::Scores, typename Base::OperandA, typename Base::Options;
-  static constexpr int kFlag = flag_at(kShared);
+  static constexpr int kFlag = flag_at(kPortable);
   static_assert(size_of(E) == 2 && C.dim_qk % 32 == 0 && C.dim_v % 32 == 0);
   using Pipeline = BackwardPipeline<C>;
   using ScoreProduct = WarpgroupProduct<E, C.tile_q, false>;
@@ -188,13 +188,13 @@ struct KeyConsumer : KeyScores<C> {
     const float* stats = pipeline.stats(queries.stage);
     // A hidden score of -inf becomes a probability of 0 only if the scale is positive.
     const bool may_mask = step < num_masked,
-               guarded = has_large_rows<kShared>(stats) ||
+               guarded = has_large_rows<kPortable>(stats) ||
                          (may_mask && (stats[kFlag] != 0 || (!Options::kSelectsP && !(p.scale_log2 > 0))));
     TileMode mode = guarded ? TileMode::guarded : TileMode::full;
     if (may_mask && !guarded) {
       const TaskCoord& coord = task();
       const int64 first = coord.k_first + group * kWarpgroupRows;
-      mode = tile_mode<kShared>(a, coord.sequence, {first, first + kWarpgroupRows}, tile_of(step));
+      mode = tile_mode<kPortable>(a, coord.sequence, {first, first + kWarpgroupRows}, tile_of(step));
       // LSE hides queries beyond the sequence only if their scores are numbers.
       if constexpr (Options::kMasksAll)
         if (mode == TileMode::full && (int64{tile_of(step)} + 1) * C.tile_q > coord.sequence.len_q)

@@ -16,9 +16,9 @@ namespace cuflash {
 template <Sm90BackwardConfig C>
 struct KeyScores {
   static constexpr Element E = C.element;
-  static constexpr BackwardConfig kShared = shared_config(C);
+  static constexpr BackwardConfig kPortable = portable_view(C);
   static constexpr int kQueryTiles = C.tile_q / 8, kSteps = C.tile_q / 16;
-  static constexpr int kDelta = delta_at(kShared, 0);
+  static constexpr int kDelta = delta_at(kPortable, 0);
   using Scores = Accumulator<float>[1][kQueryTiles];
   using OperandA = unsigned[kSteps][4];  // A operand of the wgmma that reduces over queries
   using Options = BackwardOptions<E, C.options>;
@@ -32,7 +32,7 @@ struct KeyScores {
   static __device__ __forceinline__ void hide(Scores& s, const AttentionParams& a, const TaskCoord& coord, int tile,
                                               float hidden = Options::hidden_value()) {
     const LaneCoord lane = lane_coord();
-    const VisibleQueries<kShared> visible(a, coord.sequence, tile * C.tile_q, coord.k_first, lane.row);
+    const VisibleQueries<kPortable> visible(a, coord.sequence, tile * C.tile_q, coord.k_first, lane.row);
 #pragma unroll
     for (int n = 0; n < kQueryTiles; ++n)
 #pragma unroll
@@ -46,7 +46,7 @@ struct KeyScores {
   // The same as bits, of pairs that are selected later.
   static __device__ __forceinline__ unsigned visible_pairs(const AttentionParams& a, const TaskCoord& coord, int tile) {
     const LaneCoord lane = lane_coord();
-    const VisibleQueries<kShared> visible(a, coord.sequence, tile * C.tile_q, coord.k_first, lane.row);
+    const VisibleQueries<kPortable> visible(a, coord.sequence, tile * C.tile_q, coord.k_first, lane.row);
     const auto bits = [&](int r) {
       return columns_between(visible.begin[0][r] - lane.column, visible.end[0][r] - lane.column);
     };
@@ -228,7 +228,7 @@ struct KeyScores {
                                                 const StepInfo& info, const float* stats, unsigned lane_lse)
         : cap(p.factors.cap), options(p.backward.attention, coord.sequence, coord.b, info.head), lane_lse(lane_lse) {
       const LaneCoord lane = lane_coord();
-      const auto* large_rows = reinterpret_cast<const unsigned*>(stats + large_rows_at(kShared));
+      const auto* large_rows = reinterpret_cast<const unsigned*>(stats + large_rows_at(kPortable));
       for (int half = 0; half < 2; ++half) large[half] = large_rows[half] >> lane.column;
       distance = Options::kHasAlibi ? info.distance + static_cast<float>(lane.column - lane.row) : 0;
     }

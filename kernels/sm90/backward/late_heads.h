@@ -16,7 +16,7 @@ namespace cuflash {
 template <Sm90BackwardConfig C>
 struct LateHeads {
   static constexpr Element E = C.element;
-  static constexpr BackwardConfig kShared = shared_config(C);
+  static constexpr BackwardConfig kPortable = portable_view(C);
   static constexpr int kLanes = lanes_of_row(C.dim_v), kRows = 32 / kLanes;  // of one access, kLanes for each row
   static constexpr int kAtOnce = 2;                                          // accesses in flight
   static constexpr int kSteps = C.tile_q / (kRows * kAtOnce), kZeroBytes = C.tile_q * C.dim_qk * 4 / kSteps;
@@ -65,21 +65,21 @@ struct LateHeads {
         }
       }
       materialize(n);  // pointers are computed again in every step instead of taking registers
-      auto* zeros = reinterpret_cast<uint4*>(dq_accum<kShared>(p, n)) + step * (kZeroBytes / 16) + lane();
+      auto* zeros = reinterpret_cast<uint4*>(dq_accum<kPortable>(p, n)) + step * (kZeroBytes / 16) + lane();
 #pragma unroll
       for (int i = 0; i < kZeroBytes / (32 * 16); ++i) zeros[i * 32] = {0, 0, 0, 0};
 #pragma unroll
       for (int i = 0; i < kAtOnce; ++i) {
         const float delta = sum_of_lanes<kLanes>(dot(x[i], y[i]));
         not_finite |= !is_finite(delta);
-        if (lane() % kLanes == 0) row_stats<kShared>(p, n)[delta_at(kShared, row + i * kRows)] = delta;
+        if (lane() % kLanes == 0) row_stats<kPortable>(p, n)[delta_at(kPortable, row + i * kRows)] = delta;
       }
     }
     return not_finite;
   }
   // LSE of every row, and the flags.
   __device__ __forceinline__ void write_lse(unsigned n, int b, int h, int first, int rows, bool not_finite) const {
-    float* stats = row_stats<kShared>(p, n);
+    float* stats = row_stats<kPortable>(p, n);
     const float infinity = -minus_infinity<float>();
     unsigned large_rows[2];
     static_assert(C.tile_q == 32 * 2);
@@ -92,13 +92,13 @@ struct LateHeads {
       const bool large = is_finite(lse) && fabsf(lse) > kLargeLse;
       not_finite |= exists && !is_finite(lse);
       large_rows[word] = __ballot_sync(0xffffffffu, large);
-      stats[lse_at(kShared, row)] = lse == -infinity ? infinity : large ? lse : lse * static_cast<float>(kLog2e);
-      if (lse == -infinity) stats[delta_at(kShared, row)] = 0;
+      stats[lse_at(kPortable, row)] = lse == -infinity ? infinity : large ? lse : lse * static_cast<float>(kLog2e);
+      if (lse == -infinity) stats[delta_at(kPortable, row)] = 0;
     }
     not_finite = __any_sync(0xffffffffu, not_finite);
     if (lane() != 0) return;
-    stats[flag_at(kShared)] = not_finite, stats[large_at(kShared)] = (large_rows[0] | large_rows[1]) != 0;
-    auto* words = reinterpret_cast<unsigned*>(stats + large_rows_at(kShared));
+    stats[flag_at(kPortable)] = not_finite, stats[large_at(kPortable)] = (large_rows[0] | large_rows[1]) != 0;
+    auto* words = reinterpret_cast<unsigned*>(stats + large_rows_at(kPortable));
     words[0] = large_rows[0], words[1] = large_rows[1];
   }
 

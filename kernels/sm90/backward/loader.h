@@ -35,7 +35,7 @@ struct BackwardLoader : BackwardProducer<C> {
     for (; uniform(Base::task().written) >= 0; keys_phase ^= 1) {
       tasks.advance();
       mbarrier_wait(pipeline.near_end(), keys_phase);
-      if (thread() % 32 == 0) write_next_task<Base::kShared>(pipeline.task(tasks.stage), p.backward, false);
+      if (thread() % 32 == 0) write_next_task<Base::kPortable>(pipeline.task(tasks.stage), p.backward, false);
       __syncwarp();
       sync();
     }

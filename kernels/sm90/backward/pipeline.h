@@ -32,8 +32,8 @@ struct BackwardPipeline {
   using QTile = SwizzledTile<C.tile_q, C.dim_qk>;
   using DoutTile = SwizzledTile<C.tile_q, C.dim_v>;
   using DsTile = SwizzledTile<C.tile_q, kTileK>;  // one row per query
-  static constexpr int kStatsBytes = row_stats_bytes(shared_config(C)),
-                       kStatsStageBytes = row_stats_stage_bytes(shared_config(C));
+  static constexpr int kStatsBytes = row_stats_bytes(portable_view(C)),
+                       kStatsStageBytes = row_stats_stage_bytes(portable_view(C));
 
   static constexpr int kValues = KTile::kBytes;
   static constexpr int kFiniteK = kValues + VTile::kBytes;

@@ -16,7 +16,7 @@ namespace cuflash {
 template <Sm90BackwardConfig C>
 struct BackwardProducer {
   static constexpr Element E = C.element;
-  static constexpr BackwardConfig kShared = shared_config(C);
+  static constexpr BackwardConfig kPortable = portable_view(C);
   static constexpr int kTileK = tile_k_of(C);
   static constexpr int kPiecesOfRow = kPanelRowBytes / 16;
   static constexpr int kThreads = has_loader(C) ? 32 : kWarpgroupThreads;  // that load
@@ -257,7 +257,7 @@ struct BackwardProducer {
 #pragma unroll 1
       for (int n = 1; n < min(kLoadsAhead, count); ++n) load_next_queries();
       if (thread() == kWarpgroupThreads - 1)
-        write_next_task<kShared>(pipeline.task((tasks.stage + 1) % kTaskSlots), p.backward, first);
+        write_next_task<kPortable>(pipeline.task((tasks.stage + 1) % kTaskSlots), p.backward, first);
       converge();
       if (count > 0) mainloop();
       sync();  // the next task is written

@@ -72,7 +72,7 @@ template <Sm90BackwardConfig C>
 struct DvConsumer : SplitConsumer<C> {
   using Base = SplitConsumer<C>;
   using Base::a, Base::p, Base::pipeline, Base::queries, Base::iteration, Base::count, Base::buffer;
-  using Base::kShared, Base::kSteps;
+  using Base::kPortable, Base::kSteps;
   using Base::lane_coord, Base::lane_p;
   using typename Base::Pipeline, typename Base::Scores, typename Base::OperandA, typename Base::Options;
 
@@ -172,7 +172,8 @@ struct DvConsumer : SplitConsumer<C> {
     if constexpr (C.options == 0) {
       if constexpr (kMode != TileMode::full) Base::hide(s, a, Base::task(), tile);
       if constexpr (kMode == TileMode::guarded)
-        exponentiate_any_size<kShared, kMode>(s, stats, lane_coord().column, static_cast<float>(a.scale), p.scale_log2);
+        exponentiate_any_size<kPortable, kMode>(s, stats, lane_coord().column, static_cast<float>(a.scale),
+                                                p.scale_log2);
       else exponentiate_rows(s, stage);
       narrow<C.element>(probs, s[0]);
       send_p(probs);

@@ -260,7 +260,7 @@ struct DbiasConsumer {
           for (int n = 0; n < kKeyTiles; ++n) sums[n] = {};
           pending = true, bias_phase ^= 1;
         }
-        if (uniform(has_large_rows<Pipeline::kShared>(stats()))) visit_guarded(sums, new_task);
+        if (uniform(has_large_rows<Pipeline::kPortable>(stats()))) visit_guarded(sums, new_task);
         else visit(sums, new_task);
       }
       __syncwarp();  // all lanes have read the step

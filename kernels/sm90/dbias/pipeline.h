@@ -44,14 +44,14 @@ static_assert(sizeof(DbiasTask) == kDbiasTaskBytes);
 
 template <Sm90DbiasConfig C>
 struct DbiasPipeline {
-  static constexpr BackwardConfig kShared = shared_config(score_config(C));
+  static constexpr BackwardConfig kPortable = portable_view(score_config(C));
   static constexpr int kHalves = C.tile_k / 64;  // tiles of 64 keys
   template <int kDim>
   using RowsOf = SwizzledTile<kWarpgroupRows, kDim>;
   template <int kDim>
   using KeysOf = SwizzledTile<C.tile_k, kDim>;
   using BiasTile = SwizzledTile<kWarpgroupRows, 64>;
-  static constexpr int kStatsBytes = row_stats_bytes(kShared), kStatsStageBytes = row_stats_stage_bytes(kShared);
+  static constexpr int kStatsBytes = row_stats_bytes(kPortable), kStatsStageBytes = row_stats_stage_bytes(kPortable);
 
   static constexpr int kBiases = C.stages * dbias_stage_bytes(C);
   static constexpr int kMasks = kBiases + kDbiasWarpgroups * bias_tile_bytes(C);

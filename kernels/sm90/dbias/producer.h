@@ -92,9 +92,9 @@ struct DbiasProducer {
     for (int group = 0; group < kDbiasWarpgroups; ++group) {
       const TileInfo& info = pipeline.step(step, group).info;
       if (info.q_first < info.len_q)
-        tma_load_row_stats(
-            pipeline.stats_address(step, group), p.row_stats, full,
-            query_tile<Pipeline::kShared>(p.backward, info.sequence(), info.b, info.h, info.q_first / kWarpgroupRows));
+        tma_load_row_stats(pipeline.stats_address(step, group), p.row_stats, full,
+                           query_tile<Pipeline::kPortable>(p.backward, info.sequence(), info.b, info.h,
+                                                           info.q_first / kWarpgroupRows));
       if constexpr ((C.options & kMaskTensor) != 0)
         tma_load_mask(pipeline.mask_box(step, group), p.mask, a.summary, full, task.key, info.q_first, info.h, info.b);
     }

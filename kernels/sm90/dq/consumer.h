@@ -18,7 +18,7 @@ namespace cuflash {
 template <Sm90DqConfig C>
 struct DqConsumer : DqScores<C> {
   using Base = DqScores<C>;
-  using Base::E, Base::kShared, Base::kKeyTiles, Base::kSteps, Base::lane_coord;
+  using Base::E, Base::kPortable, Base::kKeyTiles, Base::kSteps, Base::lane_coord;
   using typename Base::Scores, typename Base::OperandA, typename Base::Rows;
   static_assert(size_of(E) == 2 && C.tile_k % 16 == 0 && C.dim_qk % 32 == 0 && C.dim_v % 32 == 0);
   static_assert(C.key_stages >= 2 && C.value_stages >= 1);
@@ -209,7 +209,7 @@ struct DqConsumer : DqScores<C> {
     wgmma_wait<0>();
     fence_operands(s);
     if (!again) Turn::pass(group);
-    if (uniform(has_large_rows<kShared>(stats())) || (!full && finds_not_finite(s, info))) {
+    if (uniform(has_large_rows<kPortable>(stats())) || (!full && finds_not_finite(s, info))) {
       visit_guarded(s, dq, info, tile);
       return false;
     }

@@ -26,8 +26,8 @@ struct DqPipeline {
   using KTile = SwizzledTile<C.tile_k, C.dim_qk>;
   using VTile = SwizzledTile<C.tile_k, C.dim_v>;
   static constexpr int kQueryStages = C.query_stages * C.warpgroups;
-  static constexpr int kStatsBytes = row_stats_bytes(shared_config(C)),
-                       kStatsStageBytes = row_stats_stage_bytes(shared_config(C));
+  static constexpr int kStatsBytes = row_stats_bytes(portable_view(C)),
+                       kStatsStageBytes = row_stats_stage_bytes(portable_view(C));
   static constexpr int kDouts = kQueryStages * QTile::kBytes;
   static constexpr int kKeys = kDouts + kQueryStages * DoutTile::kBytes;
   static constexpr int kValues = kKeys + C.key_stages * KTile::kBytes;

@@ -78,7 +78,7 @@ __device__ __forceinline__ void write_step_info(StepInfo& info, const AttentionP
 // but the barrier phases advance with every round.
 template <Sm90DqConfig C>
 __device__ __forceinline__ void load_queries(const Sm90BackwardParams& p, const DqPipeline<C>& pipeline) {
-  constexpr BackwardConfig kShared = shared_config(C);
+  constexpr BackwardConfig kPortable = portable_view(C);
   const AttentionParams& a = p.backward.attention;
   prefetch(p.q), prefetch(p.dout);
 #pragma unroll 1
@@ -101,7 +101,8 @@ __device__ __forceinline__ void load_queries(const Sm90BackwardParams& p, const 
     mbarrier_arrive_expect_tx(full, q.kBytes + dout.kBytes + pipeline.kStatsBytes);
     tma_load_panels(q, p.q, a.q, full, row, info.h, info.b);
     tma_load_panels(dout, p.dout, p.backward.dout, full, row, info.h, info.b);
-    const int64 tile = query_tile<kShared>(p.backward, info.sequence(), info.b, info.h, info.q_first / kWarpgroupRows);
+    const int64 tile =
+        query_tile<kPortable>(p.backward, info.sequence(), info.b, info.h, info.q_first / kWarpgroupRows);
     tma_load_row_stats(pipeline.stats_address(group, scheduler.round), p.row_stats, full, tile);
   }
 }

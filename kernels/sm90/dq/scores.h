@@ -17,7 +17,7 @@ namespace cuflash {
 template <Sm90DqConfig C, bool kOfBias = false>
 struct DqScores {
   static constexpr Element E = C.element;
-  static constexpr BackwardConfig kShared = shared_config(C);
+  static constexpr BackwardConfig kPortable = portable_view(C);
   static constexpr int kKeyTiles = C.tile_k / 8, kSteps = C.tile_k / 16;
   using Scores = Accumulator<float>[kKeyTiles];
   using OperandA = unsigned[kSteps][4];  // A operand of the wgmma that reduces over keys
@@ -44,7 +44,7 @@ struct DqScores {
       const int row = lane_coord().row;
 #pragma unroll
       for (int r = 0; r < 2; ++r)
-        lse[r] = stats[lse_at(kShared, row + 8 * r)], delta[r] = stats[delta_at(kShared, row + 8 * r)];
+        lse[r] = stats[lse_at(kPortable, row + 8 * r)], delta[r] = stats[delta_at(kPortable, row + 8 * r)];
     }
   };
 
@@ -108,12 +108,12 @@ struct DqScores {
     const int row = lane_coord().row;
     const float distance = Options::kHasAlibi ? lane_distance(info, tile) : 0;
     const ScoreOptions<E, C.options, OptionSet::exact> options(a, info.sequence(), info.b, info.h);
-    const auto* large_rows = reinterpret_cast<const unsigned*>(stats + large_rows_at(kShared));
+    const auto* large_rows = reinterpret_cast<const unsigned*>(stats + large_rows_at(kPortable));
     replace_by_factors(s, lane_bias, kept_pairs_of(a, info, head, tile),
                        [&](float dot, float bias, int r, int n, int e) -> typename Options::Exponent {
                          const int query = row + 8 * r;
                          const bool large = (large_rows[query / 32] >> query % 32 & 1) != 0;
-                         const float lse = stats[lse_at(kShared, query)];
+                         const float lse = stats[lse_at(kPortable, query)];
                          if constexpr (kCapsDots)
                            return Options::template capped_exponent<false>(
                                p.factors.cap, dot, large ? -lse * static_cast<float>(kLog2e) : -lse);
@@ -179,13 +179,13 @@ struct DqScores {
                                                                const TileInfo& info, int tile, const float* stats,
                                                                float factor) {
     const int row = lane_coord().row;
-    const auto* large_rows = reinterpret_cast<const unsigned*>(stats + large_rows_at(kShared));
+    const auto* large_rows = reinterpret_cast<const unsigned*>(stats + large_rows_at(kPortable));
     const auto unit = static_cast<float>(a.scale), to_power = static_cast<float>(kLog2e);
-    const bool any = has_large_rows<kShared>(stats);
+    const bool any = has_large_rows<kPortable>(stats);
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       const int query = row + 8 * r;
-      const float lse = stats[lse_at(kShared, query)];
+      const float lse = stats[lse_at(kPortable, query)];
       const bool large = any && (large_rows[query / 32] >> query % 32 & 1) != 0;
 #pragma unroll
       for (int n = 0; n < kKeyTiles; ++n)
@@ -243,7 +243,7 @@ struct DqScores {
   // The same with P as a 16-bit operand, which frees the score registers for dP.
   static __device__ __forceinline__ void differentiate_narrow(OperandA& probs, Scores& dp, const float* stats,
                                                               float keep) {
-    const float* delta = stats + delta_at(kShared, lane_coord().row);
+    const float* delta = stats + delta_at(kPortable, lane_coord().row);
 #pragma unroll
     for (int r = 0; r < 2; ++r)
 #pragma unroll

@@ -315,7 +315,7 @@ BackwardPlan plan(const BackwardProblem& p, const PlanTarget& target) {
   const Sm90BackwardConfig& c = configs.main;
   const bool runs_main = c.dq || p.dk || p.dv;
   const bool divides = runs_main && !(configs.dq && runs_side_by_side(p, tile_k_of(c)));
-  const KeyParts parts = divides ? key_parts(p, shared_config(c), c.dq != 0, target.reproducible) : KeyParts{};
+  const KeyParts parts = divides ? key_parts(p, portable_view(c), c.dq != 0, target.reproducible) : KeyParts{};
   const std::optional<DbiasTasks> dbias = runs_main || configs.dq ? dbias_tasks(p, c, arch) : std::nullopt;
   Sums sums{.dq = c.dq != 0,
             .parts = parts,
@@ -328,7 +328,7 @@ BackwardPlan plan(const BackwardProblem& p, const PlanTarget& target) {
     sums.dbias_counts = dbias->tiles;
     sums.dbias_sums = dbias->tiles * dbias->parts * kDbiasTileQ * dbias->config.tile_k;
   }
-  BackwardPlan plan = plan_around(p, arch, shared_config(c), sums);
+  BackwardPlan plan = plan_around(p, arch, portable_view(c), sums);
   plan.family = &sm90_backward;
   plan.tuned = configs.tuned && runs_main;
   plan.reason = reason_of(configs, runs_main);
@@ -410,7 +410,7 @@ Sm90BackwardParams params_of(const BackwardProblem& p, const BackwardPlan& plan,
           values(runs_main, plan.tile_k),
           tensor_map(p.dout, output_extent(p), plan.tile_q),
           tensor_map(reinterpret_cast<const float*>(row_stats), plan.workspace.tiles,
-                     row_stats_size(shared_config(plan.main.kernel.as<Sm90BackwardConfig>()))),
+                     row_stats_size(portable_view(plan.main.kernel.as<Sm90BackwardConfig>()))),
           terms(p.bias),
           p.has_mask() ? mask_bits_map(p) : TensorMap{},
           keys(by_queries, kKeyRows),

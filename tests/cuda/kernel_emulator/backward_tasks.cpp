@@ -24,7 +24,7 @@ constexpr int kCtas = 132;
 template <int kTileK>
 std::vector<BackwardTask> tasks_of(const BackwardParams& p) {
   constexpr Sm90BackwardConfig kConfig{Element::bf16, 64, 64, 64, kTileK / 64, 2, 1, 0};
-  constexpr BackwardConfig C = shared_config(kConfig);
+  constexpr BackwardConfig C = portable_view(kConfig);
   const bool deals = p.last_second_task > 0;
   *p.ticket = deals ? 2 * kCtas : kCtas;
   if (p.key_tiles)
