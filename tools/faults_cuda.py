@@ -60,7 +60,7 @@ CUDA_FAULTS = {
         Fault("ALiBi's offset is lost where a row moves its maximum",
               "const Offset& offset) {\n    offset.add_to(s);", "const Offset& offset) {", FORWARD),
         Fault("nothing is dropped where a row moves its maximum", "probs[n / 2], drop.again());",
-              "probs[n / 2], KeepAll{});", FORWARD),
+              "probs[n / 2], NoDropout{});", FORWARD),
     ],
     "src/cuda/plan/tuned_config.h": [
         Fault("an illegal config is taken", "if (!is_legal(tunable.limits(wanted, arch))) return false;",
@@ -233,8 +233,8 @@ CUDA_FAULTS = {
     "kernels/sm90/backward/late_heads.h": [
         Fault("sums of the heads that the main kernel prepares keep what the workspace held",
               "zeros[i * 32] = {0, 0, 0, 0};", "zeros[i * 32].x = 0;", BACKWARD),
-        Fault("rows of late heads have the delta of the row before", "delta_at(kShared, row + i * kRows)] = delta;",
-              "delta_at(kShared, row + i * kRows) + 1] = delta;", BACKWARD),
+        Fault("rows of late heads have the delta of the row before", "delta_at(kPortable, row + i * kRows)] = delta;",
+              "delta_at(kPortable, row + i * kRows) + 1] = delta;", BACKWARD),
     ],
     "kernels/sm90/backward/loader.h": [
         Fault("the next keys are loaded while the last are in use", "if (!first) mbarrier_wait(pipeline.k_empty()",

@@ -42,10 +42,10 @@ struct RowOffset {
 };
 
 // What happens to the packed probabilities of two adjacent tiles of 8 columns, n and n + 1: nothing, or dropout.
-struct KeepAll {
+struct NoDropout {
   __device__ void operator()(int, unsigned (&)[4]) const {}
   // The same, computed anew: the compiler would otherwise keep what it computes for the case that a step is repeated.
-  __device__ KeepAll again() const { return {}; }
+  __device__ NoDropout again() const { return {}; }
 };
 
 // Probabilities of two adjacent tiles of 8 columns as an operand of the next product.
@@ -284,25 +284,25 @@ struct FirstMaxSoftmax : Softmax<float, 1> {
         shift[r] = -minus_infinity<float>();
   }
 
-  // The first key tile of a row. There may be scores for its first keys only, and none of the others is visible. drop as
-  // in KeepAll.
-  template <int kTiles, int kSteps, class Drop = KeepAll>
+  // The first key tile of a row. There may be scores for its first keys only, and none of the others is visible. dropout as
+  // in NoDropout.
+  template <int kTiles, int kSteps, class Dropout = NoDropout>
   __device__ __forceinline__ void start(Accumulator<float> (&s)[1][kTiles], unsigned (&probs)[kSteps][4],
-                                        const Drop& drop = {}) {
+                                        const Dropout& dropout = {}) {
     const auto ignore = [](int, float) {};
     Base::update_max(s, ignore);
     Base::exponentiate(s);
 #pragma unroll
     for (int n = 0; n < kSteps; ++n) {
-      if (2 * n < kTiles) drop_and_pack(2 * n, &s[0][2 * n], probs[n], drop);
+      if (2 * n < kTiles) drop_and_pack(2 * n, &s[0][2 * n], probs[n], dropout);
       else probs[n][0] = probs[n][1] = probs[n][2] = probs[n][3] = 0;
     }
     cache_shifts();
   }
   // A later one. Returns whether the output has to be rescaled; on_rescale and offset as in update_max.
-  template <int kTiles, class OnRescale, class Offset = NoOffset, class Drop = KeepAll>
+  template <int kTiles, class OnRescale, class Offset = NoOffset, class Dropout = NoDropout>
   __device__ __forceinline__ bool step(Accumulator<float> (&s)[1][kTiles], unsigned (&probs)[kTiles / 2][4],
-                                       OnRescale&& on_rescale, const Offset& offset = {}, const Drop& drop = {}) {
+                                       OnRescale&& on_rescale, const Offset& offset = {}, const Dropout& dropout = {}) {
     float column[4];
 #pragma unroll
     for (int n = 0; n < kTiles; n += 2) {
@@ -314,14 +314,14 @@ struct FirstMaxSoftmax : Softmax<float, 1> {
         pair[x / 4].x[x % 4] = p;
         column[x % 4] = n + x / 4 == 0 ? p : column[x % 4] + p;
       }
-      drop_and_pack(n, pair, probs[n / 2], drop);
+      drop_and_pack(n, pair, probs[n / 2], dropout);
     }
     const float sum[2] = {column[0] + column[1], column[2] + column[3]};
     const bool exceeds[2] = {!(sum[0] <= kMaxSum), !(sum[1] <= kMaxSum)};
     if (__any_sync(0xffffffffu, exceeds[0] || exceeds[1])) {
       repeat(s, exceeds, on_rescale, offset);
 #pragma unroll
-      for (int n = 0; n < kTiles; n += 2) drop_and_pack(n, &s[0][n], probs[n / 2], drop.again());
+      for (int n = 0; n < kTiles; n += 2) drop_and_pack(n, &s[0][n], probs[n / 2], dropout.again());
       return true;
     }
     this->row_sum[0] += sum[0], this->row_sum[1] += sum[1];
@@ -330,11 +330,11 @@ struct FirstMaxSoftmax : Softmax<float, 1> {
 
  private:
   // Applies dropout to tiles n and n + 1 and packs them.
-  template <class Drop>
+  template <class Dropout>
   static __device__ __forceinline__ void drop_and_pack(int n, const Accumulator<float>* tiles, unsigned (&probs)[4],
-                                                       const Drop& drop) {
+                                                       const Dropout& dropout) {
     pack_pair<E>(tiles, probs);
-    drop(n, probs);
+    dropout(n, probs);
   }
   // A step with row_max moved where it has to be.
   template <int kTiles, class OnRescale, class Offset>

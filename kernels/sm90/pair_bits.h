@@ -37,7 +37,7 @@ __device__ __forceinline__ unsigned kept_pairs_of_queries(const DropoutStream& s
 // The same where keys are rows. The lane four away, whose keys are one row away, holds the other half of the lane's
 // groups. Each of the two draws the groups of every other query, for both: `own` are the lane's pairs of its queries,
 // `other` are those of that lane.
-struct DrawnPairs {
+struct DropoutPairBits {
   unsigned own, other;
 
   // received: `other` of that lane.
@@ -45,13 +45,13 @@ struct DrawnPairs {
     return (row % 2 == 0 ? own | received << 8 : own << 8 | received) ^ rule.inverted;
   }
 };
-__device__ __forceinline__ DrawnPairs drawn_pairs_of_keys(const DropoutStream& stream, const DropoutRule& rule, int row,
-                                                          int column) {
+__device__ __forceinline__ DropoutPairBits dropout_bits_of_keys(const DropoutStream& stream, const DropoutRule& rule,
+                                                                int row, int column) {
   const unsigned odd = static_cast<unsigned>(row) % 2;
   const unsigned group_row = dropout_group_row(static_cast<unsigned>(column) + odd),
                  group_column = dropout_group_column(static_cast<unsigned>(row));
   const unsigned even_bytes = window_bytes(0, 2), odd_bytes = window_bytes(1, 3);
-  DrawnPairs drawn{};  // rows are halves
+  DropoutPairBits drawn{};  // rows are halves
 #pragma unroll
   for (int n = 0; n < 8; n += 2) {
     const DropoutGroup group = dropout_group_at(stream, group_row + n / 2 * 8, group_column);
@@ -67,7 +67,7 @@ __device__ __forceinline__ DrawnPairs drawn_pairs_of_keys(const DropoutStream& s
 // Called by a whole warp, whose lanes have keys of rows lane / 4 from a multiple of 8 on.
 __device__ __forceinline__ unsigned kept_pairs_of_keys(const DropoutStream& stream, const DropoutRule& rule, int row,
                                                        int column) {
-  const DrawnPairs drawn = drawn_pairs_of_keys(stream, rule, row, column);
+  const DropoutPairBits drawn = dropout_bits_of_keys(stream, rule, row, column);
   return drawn.joined(__shfl_xor_sync(0xffffffffu, drawn.other, 4), rule, row);
 }
 

@@ -141,9 +141,9 @@ struct Consumer {
     if constexpr (kHasFixedMax) return {scale_log2(), p.fixed_max};
     else return RowSoftmax(scale_log2());
   }
-  __device__ __forceinline__ static auto drop_of(const ScoreCoord& coord, const Options& options, int first) {
-    if constexpr (Options::kHasDropout) return Drop<Options>{options, coord.lane, coord.q_first, first};
-    else return KeepAll{};
+  __device__ __forceinline__ static auto dropout_of(const ScoreCoord& coord, const Options& options, int first) {
+    if constexpr (Options::kHasDropout) return ApplyDropout<Options>{options, coord.lane, coord.q_first, first};
+    else return NoDropout{};
   }
   // Softcap and exponentials in one pass: exponentials of some scores overlap with the arithmetic of others. Tiles with
   // masked pairs, which are few, are masked in between. A warp whose dot products are all in the polynomial's range
@@ -205,9 +205,9 @@ struct Consumer {
   __device__ __forceinline__ bool first_max_step(const ScoreCoord& coord, const Options& options, RowSoftmax& softmax,
                                                  Scores& s, OperandA& next, const Step& step, float (&correction)[2]) {
     const auto offset = to_scores<kApplyMask>(coord, options, s, step);
-    const auto drop = drop_of(coord, options, step.tile * C.tile_k);
+    const auto dropout = dropout_of(coord, options, step.tile * C.tile_k);
     return softmax.step(
-        s, next, [&](int r, float x) { correction[r] = x; }, offset, drop);
+        s, next, [&](int r, float x) { correction[r] = x; }, offset, dropout);
   }
   // Options without tiles of their own, and masks.
   template <bool kApplyMask, int kTiles>
@@ -241,7 +241,7 @@ struct Consumer {
           s, [&](int r, float x) { correction[r] = x; }, offset);
       softmax.exponentiate(s, offset);
     }
-    if constexpr (Options::kHasDropout) drop_of(coord, options, step.tile * C.tile_k).apply(s);
+    if constexpr (Options::kHasDropout) dropout_of(coord, options, step.tile * C.tile_k).apply(s);
     return rescales;
   }
 
@@ -342,7 +342,7 @@ struct Consumer {
       } else if (has_options() || tile < tiles.full_begin || tile >= tiles.full_end) {
         modify_first_tile(coord, options, s, tile * C.tile_k);
       }
-      softmax.start(s, probs, drop_of(coord, options, tile * C.tile_k));
+      softmax.start(s, probs, dropout_of(coord, options, tile * C.tile_k));
     } else {
       float correction[2];
       if (tiles.full_begin <= step.tile && step.tile < tiles.full_end && step.shows_all(group))

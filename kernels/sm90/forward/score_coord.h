@@ -28,9 +28,9 @@ struct LateCoord {
   __device__ static ScoreCoord of(const TileInfo& info) { return ScoreCoord(info); }
 };
 
-// Dropout of a key tile, as KeepAll.
+// Dropout of a key tile, as NoDropout.
 template <class Options>
-struct Drop {
+struct ApplyDropout {
   const Options& options;
   LaneCoord lane;
   int q_first, k_first;
@@ -55,7 +55,7 @@ struct Drop {
         if ((kept[x / 2] & (x % 2 == 0 ? 0xffffu : 0xffff0000u)) == 0) s[0][n + x / 4].x[x % 4] = 0;
     }
   }
-  __device__ __forceinline__ Drop again() const { return {options, lane, q_first, uniform(k_first)}; }
+  __device__ __forceinline__ ApplyDropout again() const { return {options, lane, q_first, uniform(k_first)}; }
 };
 
 }  // namespace cuflash

@@ -55,7 +55,7 @@ TEST(PairBits, OfDropoutAreItsDecisions) {
     const DropoutRule rule = dropout_rule(p);
     const auto row = [](unsigned lane) { return static_cast<int>(160 + lane / 4); };
     const auto column = [](unsigned lane) { return static_cast<int>(64 + lane % 4 * 2); };
-    const auto drawn = [&](unsigned lane) { return drawn_pairs_of_keys(stream, rule, row(lane), column(lane)); };
+    const auto drawn = [&](unsigned lane) { return dropout_bits_of_keys(stream, rule, row(lane), column(lane)); };
     for (unsigned lane = 0; lane < 32; ++lane) {
       const unsigned of_queries = kept_pairs_of_queries(stream, rule, row(lane), column(lane));
       const unsigned of_keys = drawn(lane).joined(drawn(lane ^ 4).other, rule, row(lane));
