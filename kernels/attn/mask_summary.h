@@ -12,11 +12,11 @@
 
 namespace cuflash {
 
-constexpr int kMaskBlock = 16;                                 // queries and keys of a block
-constexpr int kMaskSpan = 32 * kMaskBlock;                     // keys of a word of blocks
-constexpr int kMaskSpanWords = kMaskSpan / 32;                 // words of bits of a span
-constexpr int kMaskPlanes = 3;                                 // any, all, covers
-enum class MaskVerdict : int { none = 0, some = 1, all = 2 };  // which pairs of a tile the mask shows
+constexpr int kMaskBlock = 16;                                    // queries and keys of a block
+constexpr int kMaskSpan = 32 * kMaskBlock;                        // keys of a word of blocks
+constexpr int kMaskSpanWords = kMaskSpan / 32;                    // words of bits of a span
+constexpr int kMaskPlanes = 3;                                    // any, all, covers
+enum class MaskVisibility : int { none = 0, some = 1, all = 2 };  // which pairs of a tile the mask shows
 
 // The summary of every (batch, head), in device or host memory.
 struct MaskSummary {
@@ -53,7 +53,8 @@ CUFLASH_SHARED_FUNCTION unsigned mask_block_range(int first, int end) { return (
 
 // Which pairs of queries [q_first, q_first + queries) and keys [k_first, k_first + keys) the mask shows. q_first and
 // k_first are multiples of 16; pairs beyond the tensor are ignored.
-CUFLASH_SHARED_FUNCTION MaskVerdict mask_verdict(const MaskOfHead& m, int q_first, int queries, int k_first, int keys) {
+CUFLASH_SHARED_FUNCTION MaskVisibility mask_visibility(const MaskOfHead& m, int q_first, int queries, int k_first,
+                                                       int keys) {
   const int block_rows = (m.rows + kMaskBlock - 1) / kMaskBlock;
   const int row_begin = m.rows == 1 ? 0 : q_first / kMaskBlock;
   const int row_wanted = m.rows == 1 ? 1 : (q_first + queries + kMaskBlock - 1) / kMaskBlock;
@@ -70,7 +71,7 @@ CUFLASH_SHARED_FUNCTION MaskVerdict mask_verdict(const MaskOfHead& m, int q_firs
       hidden |= ~words[m.spans] & range;
     }
   }
-  return any == 0 ? MaskVerdict::none : hidden == 0 ? MaskVerdict::all : MaskVerdict::some;
+  return any == 0 ? MaskVisibility::none : hidden == 0 ? MaskVisibility::all : MaskVisibility::some;
 }
 
 }  // namespace cuflash

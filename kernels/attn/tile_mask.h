@@ -10,25 +10,25 @@
 namespace cuflash {
 
 // Which side of the score matrix a walk follows: the keys of a query tile, or the queries of a key tile.
-enum class WalkAlong { keys, queries };
+enum class MaskAxis { keys, queries };
 
 // Inputs that a walk reads again whenever it judges tiles, so that they take no registers in between.
-struct WalkedMask {
+struct MaskView {
   MaskOfHead mask;
   int other_first;  // first query or key of the tile on the other side
   int end;          // of the tiles
 };
 
 // The tiles from `begin` on that the mask does not hide completely from the tile on the other side, in ascending order.
-// 32 tiles are judged at a time, one per lane. Without a mask every tile is visible. walked(): returns the WalkedMask.
-template <int kTileQ, int kTileK, WalkAlong kAlong>
-struct MaskWalk {
+// 32 tiles are judged at a time, one per lane. Without a mask every tile is visible. view(): returns the MaskView.
+template <int kTileQ, int kTileK, MaskAxis kAxis>
+struct MaskTraversal {
   int base;                 // tiles [base, base + 32) are judged
   unsigned visible, shown;  // of these tiles: still to come; completely visible
 
-  template <class Walked>
-  __device__ __forceinline__ MaskWalk(int begin, const Walked& walked) : base(begin) {
-    judge(walked());
+  template <class View>
+  __device__ __forceinline__ MaskTraversal(int begin, const View& view) : base(begin) {
+    classify(view());
   }
 
   // The next tile, and whether the mask shows all of its pairs; -1 after the last tile.
@@ -36,40 +36,40 @@ struct MaskWalk {
     int number;
     bool is_full;
   };
-  template <class Walked>
-  __device__ __forceinline__ Tile next(const Walked& walked) {
+  template <class View>
+  __device__ __forceinline__ Tile next(const View& view) {
     while (visible == 0) {
-      if (!judge_more(walked())) return {-1, false};
+      if (!classify_next(view())) return {-1, false};
     }
     const unsigned lowest = visible & -visible;
     visible ^= lowest;
     return {base + static_cast<int>(__popc(lowest - 1)), (shown & lowest) != 0};
   }
   // The number of tiles that are left.
-  template <class Walked>
-  __device__ __forceinline__ int count(const Walked& walked) {
+  template <class View>
+  __device__ __forceinline__ int count(const View& view) {
     int tiles = static_cast<int>(__popc(visible));
-    while (judge_more(walked())) tiles += static_cast<int>(__popc(visible));
+    while (classify_next(view())) tiles += static_cast<int>(__popc(visible));
     return tiles;
   }
 
  private:
-  __device__ __forceinline__ bool judge_more(const WalkedMask& walked) {
-    if (walked.end - base <= 32) return false;
+  __device__ __forceinline__ bool classify_next(const MaskView& view) {
+    if (view.end - base <= 32) return false;
     base += 32;
-    judge(walked);
+    classify(view);
     return true;
   }
-  __device__ __forceinline__ void judge(const WalkedMask& walked) {
+  __device__ __forceinline__ void classify(const MaskView& view) {
     const int tile = base + lane_id();
-    MaskVerdict verdict = tile < walked.end ? MaskVerdict::all : MaskVerdict::none;
-    if (walked.mask.blocks && tile < walked.end) {
-      const bool keys = kAlong == WalkAlong::keys;
-      verdict = mask_verdict(walked.mask, keys ? walked.other_first : tile * kTileQ, kTileQ,
-                             keys ? tile * kTileK : walked.other_first, kTileK);
+    MaskVisibility visibility = tile < view.end ? MaskVisibility::all : MaskVisibility::none;
+    if (view.mask.blocks && tile < view.end) {
+      const bool keys = kAxis == MaskAxis::keys;
+      visibility = mask_visibility(view.mask, keys ? view.other_first : tile * kTileQ, kTileQ,
+                                   keys ? tile * kTileK : view.other_first, kTileK);
     }
-    visible = __ballot_sync(0xffffffffu, verdict != MaskVerdict::none);
-    shown = __ballot_sync(0xffffffffu, verdict == MaskVerdict::all);
+    visible = __ballot_sync(0xffffffffu, visibility != MaskVisibility::none);
+    shown = __ballot_sync(0xffffffffu, visibility == MaskVisibility::all);
   }
 };
 

@@ -47,7 +47,7 @@ struct KeyTileBackward {
 
   __device__ __forceinline__ void run() {
     acc.clear();
-    if constexpr (Options::kReadsMask) walk();
+    if constexpr (Options::kReadsMask) visit_visible_tiles();
     else if (visited.count() > 0) {
       start(Step{0, visited.tile(0), 0});
       for (int member = 0; member < coord.group; ++member) visit_head(member);
@@ -88,7 +88,7 @@ struct KeyTileBackward {
   }
 
   // The query tiles that the mask does not hide, head by head.
-  __device__ __forceinline__ void walk() {
+  __device__ __forceinline__ void visit_visible_tiles() {
     MaskedQueries<C> queries(p.attention, coord);
     if (threadIdx.x < 32) queries.count();
     Step current = queries.next({0, 0, C.stages == 2 ? 1 : 0}), upcoming = current;

@@ -37,18 +37,18 @@ struct BiasTile {
         const Range keys{first_key, min(int64{first_key} + C.tile_k, int64{coord.sequence.len_k})};
         coord.visited = visited_query_tiles<C>(a, coord.sequence, keys, false);
         for (int tile = one_row() ? 0 : first_row / C.tile_q; tile < tiles_q; ++tile) {
-          const MaskVerdict shown = verdict(b, h, tile);
+          const MaskVisibility shown = visibility(b, h, tile);
           count(coord, tile, shown);
-          if (tile >= coord.visited.begin && tile < coord.visited.end && shown != MaskVerdict::none)
+          if (tile >= coord.visited.begin && tile < coord.visited.end && shown != MaskVisibility::none)
             visit(coord, h, tile, use);
         }
       }
   }
 
   // What the mask tensor shows of the tile.
-  __device__ __forceinline__ MaskVerdict verdict(int b, int h, int tile) const {
-    if ((C.options & kMaskTensor) == 0 || !a.summary.blocks) return MaskVerdict::all;
-    return mask_verdict(mask_of_head(a.summary, b, h), tile * C.tile_q, C.tile_q, first_key, C.tile_k);
+  __device__ __forceinline__ MaskVisibility visibility(int b, int h, int tile) const {
+    if ((C.options & kMaskTensor) == 0 || !a.summary.blocks) return MaskVisibility::all;
+    return mask_visibility(mask_of_head(a.summary, b, h), tile * C.tile_q, C.tile_q, first_key, C.tile_k);
   }
 
   template <class Use>
@@ -88,11 +88,11 @@ struct BiasTile {
     queries.load_dout(p, tiles);
   }
 
-  __device__ __forceinline__ void count(const TaskCoord& coord, int tile, MaskVerdict shown) const {
+  __device__ __forceinline__ void count(const TaskCoord& coord, int tile, MaskVisibility shown) const {
     if (!p.counts_in_bias || !a.tile_counts || threadIdx.x != 0) return;
     if (tile * C.tile_q >= coord.sequence.len_q || first_key >= coord.sequence.len_k) return;
-    const bool visited = tile >= coord.visited.begin && tile < coord.visited.end && shown != MaskVerdict::none;
-    const bool full = tile >= coord.visited.full_begin && tile < coord.visited.full_end && shown == MaskVerdict::all;
+    const bool visited = tile >= coord.visited.begin && tile < coord.visited.end && shown != MaskVisibility::none;
+    const bool full = tile >= coord.visited.full_begin && tile < coord.visited.full_end && shown == MaskVisibility::all;
     atomicAdd(a.tile_counts + (visited ? 0 : 2), 1ull);
     if (visited && !full) atomicAdd(a.tile_counts + 1, 1ull);
   }

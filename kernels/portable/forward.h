@@ -44,7 +44,7 @@ struct Forward {
   using OTile = Tile<E, C.tile_q, C.dim_v>;  // reuses all of shared memory in the epilogue
   static_assert(shared_bytes(C) >= OTile::kBytes);
   using Options = MaskedOptions<E, C.options>;
-  using Walk = MaskWalk<C.tile_q, C.tile_k, WalkAlong::keys>;
+  using Traversal = MaskTraversal<C.tile_q, C.tile_k, MaskAxis::keys>;
   using Scores = Accumulator<Real>[kRowTiles][kScoreTiles];
   using Output = Accumulator<Real>[kRowTiles][kOutputTiles];
 
@@ -379,14 +379,14 @@ struct Forward {
   // The tiles that the mask does not hide, in ascending order.
   __device__ __forceinline__ void masked_mainloop(const VisitedTiles& visited, Softmax<Real, kRowTiles>& softmax,
                                                   Output& o) const {
-    const auto walked = [&] { return WalkedMask{options.mask, query_tile.q_first, visited.end}; };
-    Walk walk(visited.begin, walked);
-    if (threadIdx.x < 32) count_visible_tiles(walk, walked);
+    const auto view = [&] { return MaskView{options.mask, query_tile.q_first, visited.end}; };
+    Traversal traversal(visited.begin, view);
+    if (threadIdx.x < 32) count_visible_tiles(traversal, view);
     // Tiles that are being loaded, as 2 * number + (the mask shows all of it); -1: none.
     constexpr int kAhead = C.stages == 1 ? 1 : C.stages - 1;
     int coming[kAhead];
     const auto next = [&](auto load) {
-      const auto tile = walk.next(walked);
+      const auto tile = traversal.next(view);
       coming[kAhead - 1] = tile.number < 0 ? -1 : 2 * tile.number + tile.is_full;
       if (tile.number >= 0) load(tile.number);
     };
@@ -414,12 +414,12 @@ struct Forward {
   }
 
   // By one warp.
-  template <class Walked>
-  __device__ __forceinline__ void count_visible_tiles(Walk walk, const Walked& walked) const {
+  template <class View>
+  __device__ __forceinline__ void count_visible_tiles(Traversal traversal, const View& view) const {
     if (!a.tile_counts) return;
     const Range full = full_key_tiles<C.tile_k>(a, sequence, queries());
     int visible = 0, masked = 0;
-    for (auto tile = walk.next(walked); tile.number >= 0; tile = walk.next(walked))
+    for (auto tile = traversal.next(view); tile.number >= 0; tile = traversal.next(view))
       ++visible, masked += !(tile.is_full && tile.number >= full.begin && tile.number < full.end);
     if (threadIdx.x == 0 && !queries().empty())
       add_tile_counts(a, visible, masked, tiles_in(sequence.len_k, C.tile_k) - visible);

@@ -135,14 +135,14 @@ struct KeyTileLister {
   bool counts;
 
   // What the mask shows of a key tile.
-  struct Verdict {
+  struct TileVisibility {
     bool any[C.warpgroups], all[C.warpgroups];
     bool covers = true;
     unsigned seen_blocks = 0, covered_blocks = 0;  // of 16 keys, a bit each
   };
-  __device__ __forceinline__ static Verdict judge(const MaskOfHead& m, const VisibleBlocks& visible, int q_first,
-                                                  int groups, int tile) {
-    Verdict v;
+  __device__ __forceinline__ static TileVisibility classify(const MaskOfHead& m, const VisibleBlocks& visible,
+                                                            int q_first, int groups, int tile) {
+    TileVisibility v;
 #pragma unroll
     for (int g = 0; g < C.warpgroups; ++g) v.any[g] = false, v.all[g] = true;
     for_each_span(m, tile * kTileK, kTileK, [&](int span, unsigned blocks) {
@@ -211,8 +211,8 @@ struct KeyTileLister {
     for (int done = 0; done < end - begin; done += 32) {
       const int number = done + lane_id(), tile = kAscends ? begin + number : end - 1 - number, first = tile * kTileK;
       const bool exists = number < end - begin;
-      Verdict v{};
-      if (exists) v = judge(mask, visible, q_first, tile_rows.groups(), tile);
+      TileVisibility v{};
+      if (exists) v = classify(mask, visible, q_first, tile_rows.groups(), tile);
       bool any = false, shows_all = true;
 #pragma unroll
       for (int g = 0; g < C.warpgroups; ++g) any |= v.any[g], shows_all &= v.all[g];
@@ -280,7 +280,7 @@ struct QueryTileLister {
   const AttentionParams& a;
   const MaskLists& lists;
 
-  struct Verdict {
+  struct TileVisibility {
     bool any = false, all[C.warpgroups];
     __device__ bool shows_all() const {
       bool every = true;
@@ -289,8 +289,8 @@ struct QueryTileLister {
       return every;
     }
   };
-  __device__ __forceinline__ static Verdict judge(const MaskOfHead& m, int k_first, int tile) {
-    Verdict v;
+  __device__ __forceinline__ static TileVisibility classify(const MaskOfHead& m, int k_first, int tile) {
+    TileVisibility v;
 #pragma unroll
     for (int g = 0; g < C.warpgroups; ++g) v.all[g] = true;
     for_each_span(m, k_first, kTileK, [&](int span, unsigned blocks) {
@@ -318,13 +318,13 @@ struct QueryTileLister {
     for (int first = visited.begin; first < visited.end; first += 32) {
       const int tile = first + lane_id();
       const bool exists = tile < visited.end;
-      Verdict v;
+      TileVisibility v;
 #pragma unroll
       for (int g = 0; g < C.warpgroups; ++g) v.all[g] = true;
 #pragma unroll 1
       for (int member = 0; member < heads; ++member) {
-        Verdict of_head{};
-        if (exists) of_head = judge(mask_of_head(a.summary, coord.b, coord.h * heads + member), k_first, tile);
+        TileVisibility of_head{};
+        if (exists) of_head = classify(mask_of_head(a.summary, coord.b, coord.h * heads + member), k_first, tile);
         v.any |= of_head.any;
 #pragma unroll
         for (int g = 0; g < C.warpgroups; ++g) v.all[g] &= of_head.all[g];

@@ -202,7 +202,7 @@ class Backward {
         if (!added.empty()) w.flush_queries(p_, {added.begin - tile.begin, added.end - tile.begin}, keys.size());
       };
       for_tiles(tile, kernels_.lanes, tile.end, [&](Range queries) {
-        const MaskVerdict mask = w.mask.panel(queries.begin - tile.begin).verdict;
+        const MaskVisibility mask = w.mask.panel(queries.begin - tile.begin).visibility;
         const TileKind kind = tile_kind(p_, head.seq, queries, keys, mask);
         if (kind == TileKind::skipped) return;
         counter.visit(kind);
@@ -373,7 +373,7 @@ class Backward {
       if (!w.mask.any()) return;
       w.load_queries(p_, head, tile, delta_, Loads::for_scores);
       for_tiles(tile, kernels_.lanes, tile.end, [&](Range queries) {
-        const MaskVerdict mask = w.mask.panel(queries.begin - tile.begin).verdict;
+        const MaskVisibility mask = w.mask.panel(queries.begin - tile.begin).visibility;
         const TileKind kind = tile_kind(p_, head.seq, queries, keys, mask);
         if (kind == TileKind::skipped) return;
         counter.visit(kind);

@@ -205,7 +205,7 @@ void attend(const ForwardProblem& p, const QueryTile& tile, const QueryTile* nex
     }
     finished = last;
     for_panels([&](Range queries) {
-      const MaskVerdict mask = w.mask.panel(queries.begin - rows.begin).verdict;
+      const MaskVisibility mask = w.mask.panel(queries.begin - rows.begin).visibility;
       const TileKind kind = tile_kind(p, head.seq, queries, keys, mask);
       if (kind != TileKind::skipped) {
         counter.visit(kind);

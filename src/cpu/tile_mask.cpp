@@ -44,7 +44,7 @@ void TileMask::load_words(const Problem& p, int64_t b, int64_t h, Range queries,
   }
 }
 
-void TileMask::judge(const Range& queries, int64_t keys, const uint32_t* words, PanelMask& panel) const {
+void TileMask::classify(const Range& queries, int64_t keys, const uint32_t* words, PanelMask& panel) const {
   int64_t begin = keys, end = 0;
   bool all = true;
   for (int64_t w = 0; w < words_; ++w) {
@@ -58,7 +58,7 @@ void TileMask::judge(const Range& queries, int64_t keys, const uint32_t* words, 
     begin = std::min<int64_t>(begin, 32 * w + __builtin_ctz(any));
     end = 32 * (w + 1) - __builtin_clz(any);
   }
-  panel.verdict = end == 0 ? MaskVerdict::none : all ? MaskVerdict::all : MaskVerdict::some;
+  panel.visibility = end == 0 ? MaskVisibility::none : all ? MaskVisibility::all : MaskVisibility::some;
   panel.keys = {begin, end};
   panel.words = all ? nullptr : words;
 }
@@ -73,16 +73,16 @@ void TileMask::load(const Problem& p, int64_t b, int64_t h, Range queries, Range
     uint32_t* words = bits_ + first * words_;
     if (p.summary.blocks) {
       const MaskOfHead summary = mask_of_head(p.summary, static_cast<int>(b), static_cast<int>(h));
-      panel = {mask_verdict(summary, static_cast<int>(rows.begin), static_cast<int>(rows.size()),
-                            static_cast<int>(whole.begin), static_cast<int>(whole.size()))};
+      panel = {mask_visibility(summary, static_cast<int>(rows.begin), static_cast<int>(rows.size()),
+                               static_cast<int>(whole.begin), static_cast<int>(whole.size()))};
     } else {
-      panel.verdict = MaskVerdict::some;
+      panel.visibility = MaskVisibility::some;
     }
-    if (panel.verdict == MaskVerdict::some) {
+    if (panel.visibility == MaskVisibility::some) {
       load_words(p, b, h, rows, whole, words);
-      judge(rows, whole.size(), words, panel);
+      classify(rows, whole.size(), words, panel);
     }
-    any_ |= panel.verdict != MaskVerdict::none;
+    any_ |= panel.visibility != MaskVisibility::none;
   }
 }
 

@@ -10,7 +10,7 @@ namespace cuflash::cpu {
 
 // The pairs of a panel.
 struct PanelMask {
-  MaskVerdict verdict = MaskVerdict::all;
+  MaskVisibility visibility = MaskVisibility::all;
   Range keys{0, kUnbounded};  // from the first to the last visible one, from the start of the tile
   // [key / 32][lane], from the start of the tile: bit key % 32 is whether the lane sees the key. Null where all do.
   const uint32_t* words = nullptr;
@@ -22,7 +22,7 @@ class TileMask {
   TileMask(Arena& arena, const Problem& problem, int64_t lanes, TileShape shape);
 
   // Reads the mask of a tile of head (b, h), whose queries and keys start at multiples of 16. A tile that ends before
-  // the tensor is judged as a whole: the mask beyond the length of a sequence is part of its verdict.
+  // the tensor is judged as a whole: the mask beyond the length of a sequence is part of its visibility.
   void load(const Problem& problem, int64_t b, int64_t h, Range queries, Range keys);
 
   bool any() const { return any_; }
@@ -31,7 +31,7 @@ class TileMask {
 
  private:
   void load_words(const Problem& problem, int64_t b, int64_t h, Range queries, Range keys, uint32_t* words);
-  void judge(const Range& queries, int64_t keys, const uint32_t* words, PanelMask& panel) const;
+  void classify(const Range& queries, int64_t keys, const uint32_t* words, PanelMask& panel) const;
 
   bool given_, any_ = true;
   int64_t lanes_, tile_k_, words_ = 0;  // words_: of a row of the tile

@@ -46,9 +46,9 @@ inline TileKind tile_kind(const Problem& p, const Sequence& s, Range queries, Ra
 }
 
 // The same with what the mask tensor shows of the tile. A tile is skipped if either hides all of its pairs.
-inline TileKind tile_kind(const Problem& p, const Sequence& s, Range queries, Range keys, MaskVerdict mask) {
-  const TileKind kind = mask == MaskVerdict::none ? TileKind::skipped : tile_kind(p, s, queries, keys);
-  return kind == TileKind::full && mask != MaskVerdict::all ? TileKind::masked : kind;
+inline TileKind tile_kind(const Problem& p, const Sequence& s, Range queries, Range keys, MaskVisibility mask) {
+  const TileKind kind = mask == MaskVisibility::none ? TileKind::skipped : tile_kind(p, s, queries, keys);
+  return kind == TileKind::full && mask != MaskVisibility::all ? TileKind::masked : kind;
 }
 
 }  // namespace cuflash

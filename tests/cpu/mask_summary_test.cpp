@@ -62,13 +62,13 @@ struct Mask {
   bool shows(int64_t b, int64_t h, int64_t i, int64_t j) const {
     return bytes.data()[rows.at(b, h, scene.shape.rows == 1 ? 0 : i) + j] != 0;
   }
-  MaskVerdict verdict(int64_t b, int64_t h, int64_t i0, int64_t queries, int64_t j0, int64_t keys) const {
+  MaskVisibility visibility(int64_t b, int64_t h, int64_t i0, int64_t queries, int64_t j0, int64_t keys) const {
     bool any = false, all = true;
     const int64_t i1 = scene.shape.rows == 1 ? i0 + 1 : std::min(i0 + queries, scene.shape.rows);
     for (int64_t i = i0; i < i1; ++i)
       for (int64_t j = j0; j < std::min(j0 + keys, scene.shape.keys); ++j)
         any |= shows(b, h, i, j), all &= shows(b, h, i, j);
-    return !any ? MaskVerdict::none : all ? MaskVerdict::all : MaskVerdict::some;
+    return !any ? MaskVisibility::none : all ? MaskVisibility::all : MaskVisibility::some;
   }
 };
 
@@ -108,7 +108,7 @@ TEST_P(MaskSummaries, JudgeTilesOfEverySize) {
         const MaskOfHead of = mask_of_head(summary, static_cast<int>(b), static_cast<int>(h));
         for (int i = 0; i < queries_end; i += queries)
           for (int j = 0; j < s.keys; j += keys)
-            ASSERT_EQ(mask_verdict(of, i, queries, j, keys), mask.verdict(b, h, i, queries, j, keys))
+            ASSERT_EQ(mask_visibility(of, i, queries, j, keys), mask.visibility(b, h, i, queries, j, keys))
                 << queries << " x " << keys << " at " << i << ", " << j;
       }
 }
@@ -142,7 +142,7 @@ TEST_P(MaskSummaries, PanelsOfTilesShowWhatTheMaskShows) {
                 for (int64_t j = j0; j < keys.end; ++j) {
                   const cpu::PanelMask& panel = tile.panel((i - i0) / kLanes * kLanes);
                   bool shown =
-                      panel.verdict != MaskVerdict::none && j - j0 >= panel.keys.begin && j - j0 < panel.keys.end;
+                      panel.visibility != MaskVisibility::none && j - j0 >= panel.keys.begin && j - j0 < panel.keys.end;
                   if (panel.words)
                     shown &= (panel.words[(j - j0) / 32 * kLanes + (i - i0) % kLanes] >> (j - j0) % 32 & 1) != 0;
                   ASSERT_EQ(shown, mask.shows(b, h, i, j))

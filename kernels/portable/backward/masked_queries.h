@@ -19,22 +19,22 @@ __device__ __forceinline__ MaskOfHead head_mask(const AttentionParams& a, const 
 // Walks over the heads of a group. Uniform over a warp.
 template <BackwardConfig C>
 struct MaskedQueries {
-  using Walk = MaskWalk<C.tile_q, C.tile_k, WalkAlong::queries>;
+  using Traversal = MaskTraversal<C.tile_q, C.tile_k, MaskAxis::queries>;
 
   const AttentionParams& a;
   const TaskCoord& coord;
   int member = 0;
-  Walk walk;
+  Traversal traversal;
   bool is_full = false;  // every pair of the tile that next() returned is visible
 
   __device__ __forceinline__ MaskedQueries(const AttentionParams& a, const TaskCoord& coord)
-      : a(a), coord(coord), walk(coord.visited.begin, walked(0)) {}
+      : a(a), coord(coord), traversal(coord.visited.begin, view(0)) {}
 
   __device__ __forceinline__ QueryStep next(const QueryStep& now) {
-    auto tile = walk.next(walked(member));
+    auto tile = traversal.next(view(member));
     while (tile.number < 0 && ++member < coord.group) {
-      walk = Walk(coord.visited.begin, walked(member));
-      tile = walk.next(walked(member));
+      traversal = Traversal(coord.visited.begin, view(member));
+      tile = traversal.next(view(member));
     }
     const int stage = C.stages == 2 ? now.stage ^ 1 : 0;  // also of the last one, which is filled with zeros
     if (tile.number < 0) return {coord.group, 0, stage};
@@ -48,17 +48,17 @@ struct MaskedQueries {
     if (!a.tile_counts || keys.empty()) return;
     const VisitedTiles exact = visited_query_tiles<C>(a, coord.sequence, keys, false);
     for (int number = 0; number < coord.group; ++number) {
-      Walk tiles(coord.visited.begin, walked(number));
+      Traversal tiles(coord.visited.begin, view(number));
       int visible = 0, masked = 0;
-      for (auto tile = tiles.next(walked(number)); tile.number >= 0; tile = tiles.next(walked(number)))
+      for (auto tile = tiles.next(view(number)); tile.number >= 0; tile = tiles.next(view(number)))
         ++visible, masked += !(tile.is_full && tile.number >= exact.full_begin && tile.number < exact.full_end);
       if (lane_id() == 0) add_tile_counts(a, visible, masked, tiles_in(coord.sequence.len_q, C.tile_q) - visible);
     }
   }
 
  private:
-  __device__ __forceinline__ auto walked(int number) const {
-    return [this, number] { return WalkedMask{head_mask(a, coord, number), coord.k_first, coord.visited.end}; };
+  __device__ __forceinline__ auto view(int number) const {
+    return [this, number] { return MaskView{head_mask(a, coord, number), coord.k_first, coord.visited.end}; };
   }
 };
 
@@ -69,12 +69,12 @@ __device__ __forceinline__ int visible_tiles_before(const AttentionParams& a, co
                                                     const QueryStep& step) {
   const int64 first = int64{step.tile} * C.tile_q;
   const Range queries{first, min(first + C.tile_q, int64{coord.sequence.len_q})};
-  const auto walked = [&] {
-    return WalkedMask{head_mask(a, coord, step.member), step.tile * C.tile_q, coord.k_first / C.tile_k};
+  const auto view = [&] {
+    return MaskView{head_mask(a, coord, step.member), step.tile * C.tile_q, coord.k_first / C.tile_k};
   };
-  return MaskWalk<C.tile_q, C.tile_k, WalkAlong::keys>(
-             static_cast<int>(keys_of_any(a, coord.sequence, queries).begin / C.tile_k), walked)
-      .count(walked);
+  return MaskTraversal<C.tile_q, C.tile_k, MaskAxis::keys>(
+             static_cast<int>(keys_of_any(a, coord.sequence, queries).begin / C.tile_k), view)
+      .count(view);
 }
 
 }  // namespace cuflash

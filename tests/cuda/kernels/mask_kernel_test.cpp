@@ -68,7 +68,8 @@ TEST(SummarizeMaskKernel, LeavesOutWhatNoQueryNeeds) {
       for (int block = 0; block < 38; ++block) {
         const int i = 16 * row, j = 16 * block;
         const bool is_needed = j < i + 15 + needed.high && j + 16 > i + needed.low;
-        EXPECT_EQ(mask_verdict(m, i, 16, j, 16), is_needed ? MaskVerdict::all : MaskVerdict::none) << i << " " << j;
+        EXPECT_EQ(mask_visibility(m, i, 16, j, 16), is_needed ? MaskVisibility::all : MaskVisibility::none)
+            << i << " " << j;
         const unsigned any = m.blocks[row * kMaskPlanes * m.spans + block / 32] >> block % 32 & 1;
         EXPECT_EQ(any != 0, is_needed) << i << " " << j;
       }
