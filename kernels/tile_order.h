@@ -17,7 +17,7 @@ struct TileOrder {
   unsigned rounds;           // of all groups
   unsigned heads_per_group;  // the last group may have more
   unsigned groups, group_rounds;
-  int last_first;  // 1: query tiles of a head in descending order
+  int descending;  // 1: query tiles of a head in descending order
 };
 
 struct TileCoord {
@@ -32,8 +32,8 @@ CUFLASH_SHARED_FUNCTION TileCoord tile_of(const TileOrder& order, unsigned cta, 
   const unsigned width = group + 1 == order.groups ? order.heads - first : order.heads_per_group;
   const unsigned rest = round - group * order.group_rounds;
   const unsigned slot = rest * ctas + (rest % 2 ? ctas - 1 - cta : cta);
-  const unsigned row = order.last_first ? width : order.q_tiles, n = slot / row, m = slot - n * row;
-  if (order.last_first) return {first + m, order.q_tiles - 1 - n, slot < width * order.q_tiles};
+  const unsigned row = order.descending ? width : order.q_tiles, n = slot / row, m = slot - n * row;
+  if (order.descending) return {first + m, order.q_tiles - 1 - n, slot < width * order.q_tiles};
   return {first + n, m, slot < width * order.q_tiles};
 }
 

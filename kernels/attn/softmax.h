@@ -104,16 +104,16 @@ struct Softmax {
     for (int r = 0; r < kRows; ++r) {
       largest[r] = larger(largest[r], __shfl_xor_sync(0xffffffffu, largest[r], 1));
       largest[r] = larger(largest[r], __shfl_xor_sync(0xffffffffu, largest[r], 2));
-      move(r, largest[r], true, on_rescale);
+      raise_row_max(r, largest[r], true, on_rescale);
     }
     return true;
   }
   // A row below the threshold keeps its row_max, so that its bits depend on its own scores alone.
   template <class OnRescale>
-  __device__ __forceinline__ void move(int r, Real largest, bool may_move, OnRescale&& on_rescale) {
-    const bool moves = may_move && (largest - row_max[r]) * scale_log2 > kRescaleThreshold;
-    const Real correction = moves ? exp2_of((row_max[r] - largest) * scale_log2) : Real(1);
-    if (moves) row_max[r] = largest;
+  __device__ __forceinline__ void raise_row_max(int r, Real largest, bool may_raise, OnRescale&& on_rescale) {
+    const bool raises = may_raise && (largest - row_max[r]) * scale_log2 > kRescaleThreshold;
+    const Real correction = raises ? exp2_of((row_max[r] - largest) * scale_log2) : Real(1);
+    if (raises) row_max[r] = largest;
     row_sum[r] *= correction;
     on_rescale(r, correction);
   }
@@ -261,11 +261,11 @@ struct FixedMaxSoftmax : Softmax<Real, 1> {
 
 // A Softmax whose row_max is the maximum of the row's first visible key tile, and stays so while no sum of probabilities
 // of a later tile exceeds kMaxSum: such probabilities keep their relative precision in E and in the accumulators. A step
-// then needs no maximum, and its exponentials do not wait for one. A row that grows beyond kMaxSum moves its row_max, as
+// then needs no maximum, and its exponentials do not wait for one. A row that grows beyond kMaxSum raises its row_max, as
 // in Softmax; for that the scores must still be there when the sums are known, so probabilities are packed into
 // registers of their own.
 //
-// A row moves by its own sums alone, and packed probabilities are the same bits either way, so that the bits of a row do
+// A row raises by its own sums alone, and packed probabilities are the same bits either way, so that the bits of a row do
 // not depend on others of the warp.
 template <Element E>
 struct FirstMaxSoftmax : Softmax<float, 1> {
@@ -351,7 +351,7 @@ struct FirstMaxSoftmax : Softmax<float, 1> {
       int row_exceeds = exceeds[r];
       row_exceeds |= __shfl_xor_sync(0xffffffffu, row_exceeds, 1);
       row_exceeds |= __shfl_xor_sync(0xffffffffu, row_exceeds, 2);
-      this->move(r, largest, row_exceeds != 0, on_rescale);
+      this->raise_row_max(r, largest, row_exceeds != 0, on_rescale);
     }
     Base::exponentiate(s);
     cache_shifts();

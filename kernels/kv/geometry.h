@@ -22,7 +22,7 @@ CUFLASH_SHARED_FUNCTION Int bounded(Int x, Int low, Int high) {
 }
 // A division on the critical path of the first loads, whose divisor is often 1.
 template <class Int>
-CUFLASH_SHARED_FUNCTION Int divide_often_by_one(Int a, int b) {
+CUFLASH_SHARED_FUNCTION Int divide_unless_one(Int a, int b) {
   return b == 1 ? a : a / static_cast<Int>(b);
 }
 
@@ -39,7 +39,7 @@ CUFLASH_SHARED_FUNCTION unsigned divided(unsigned n, Divisor d) {
 
 // For row >= 0. The usual case is one query of all heads of a group.
 CUFLASH_SHARED_FUNCTION int query_of_row(int row, int group) {
-  return row < group ? 0 : static_cast<int>(divide_often_by_one(static_cast<unsigned>(row), group));
+  return row < group ? 0 : static_cast<int>(divide_unless_one(static_cast<unsigned>(row), group));
 }
 
 struct WorkItem {
@@ -53,8 +53,8 @@ CUFLASH_SHARED_FUNCTION bool has_work_item(const KvParams& p, int64 n) {
 template <class Int>
 CUFLASH_SHARED_FUNCTION WorkItem work_item(int batch, int heads_k, int row_tiles, Int n) {
   const auto rest = [](Int a, Int quotient, int b) { return static_cast<int>(a - quotient * static_cast<Int>(b)); };
-  const Int head = divide_often_by_one(n, row_tiles), range = divide_often_by_one(head, heads_k),
-            split = divide_often_by_one(range, batch);
+  const Int head = divide_unless_one(n, row_tiles), range = divide_unless_one(head, heads_k),
+            split = divide_unless_one(range, batch);
   return {rest(range, split, batch), rest(head, range, heads_k), rest(n, head, row_tiles), static_cast<int>(split)};
 }
 // The same order as a three-dimensional grid: x = row tiles and heads, y = sequences, z = splits.
@@ -175,7 +175,7 @@ struct UsedSplits {
 };
 CUFLASH_SHARED_FUNCTION UsedSplits used_splits(const KvParams& p, TileRange tiles) {
   const auto count = static_cast<unsigned>(tiles.end - tiles.begin);
-  const int by_least = static_cast<int>(divide_often_by_one(count, p.least_tiles)),
+  const int by_least = static_cast<int>(divide_unless_one(count, p.least_tiles)),
             by_length = static_cast<int>(count / kLongTiles);
   const int eager = by_least < p.eager_splits ? by_least : p.eager_splits;
   return {bounded(eager > by_length ? eager : by_length, 1, p.splits - p.short_splits),
@@ -189,7 +189,7 @@ CUFLASH_SHARED_FUNCTION SplitTiles tiles_of_split(TileRange tiles, UsedSplits us
   const int end = tiles.end - used.short_splits * kShortTiles;  // end of the long splits
   if (split >= used.long_splits) return {end + (split - used.long_splits) * kShortTiles, 1, kShortTiles};
   const int count = end - tiles.begin;
-  const int each = static_cast<int>(divide_often_by_one(static_cast<unsigned>(count), used.long_splits));
+  const int each = static_cast<int>(divide_unless_one(static_cast<unsigned>(count), used.long_splits));
   const int more = count - each * used.long_splits;
   return {tiles.begin + split, used.long_splits, each + (split < more ? 1 : 0)};
 }

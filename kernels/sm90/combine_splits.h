@@ -14,7 +14,7 @@
 namespace cuflash {
 
 template <MergeConfig C>
-struct SplitReduction {
+struct SplitCombiner {
   static constexpr int kSlots = kPartsInFlight;
   static_assert(C.lanes >= kSlots);
 
@@ -22,7 +22,7 @@ struct SplitReduction {
   unsigned memory;  // kSlots pieces of 16 bytes of every thread
   int lane;         // of those that share a row
 
-  __device__ SplitReduction(const Sm90ForwardParams& p, const unsigned char* shared)
+  __device__ SplitCombiner(const Sm90ForwardParams& p, const unsigned char* shared)
       : p(p), memory(shared_address(shared) + threadIdx.x * 16), lane(static_cast<int>(threadIdx.x) % C.lanes) {}
 
   __device__ static unsigned slot(int n) { return static_cast<unsigned>(n * num_threads(C) * 16); }
@@ -108,10 +108,10 @@ __device__ __forceinline__ void combine_rows(const Sm90ForwardParams& p, const u
                                 sequence_of(a, b)};
   const int rows = a.cu_q ? row.sequence.len_q : a.len_q;
   if (first >= rows) return;
-  const SplitReduction<C> reduction(p, memory);
+  const SplitCombiner<C> combiner(p, memory);
 #pragma unroll 1
   for (int column = 0; column < p.splits.columns; column += C.lanes * kEpilogueColumns)
-    reduction.reduce(row, rows, width_bits, column + reduction.lane * kEpilogueColumns);
+    combiner.reduce(row, rows, width_bits, column + combiner.lane * kEpilogueColumns);
 }
 
 // The grid: rows, heads, batch entries.

@@ -12,13 +12,13 @@ namespace cuflash {
 
 // Who reads the tiles: one lane, all lanes of a warp together, or one lane that decides when the next ticket may be
 // drawn.
-enum class TileReader { lane, warp, late_lane };
+enum class TileReader { lane, warp, manual_release };
 
 template <Sm90ForwardConfig C, TileReader kReader>
-struct DealtTiles {
+struct StaticTiles {
   TileScheduler scheduler;
 
-  __device__ DealtTiles(const Sm90ForwardParams&, const Pipeline<C>&) {}
+  __device__ StaticTiles(const Sm90ForwardParams&, const Pipeline<C>&) {}
   __device__ unsigned round() const { return scheduler.round; }
   __device__ bool has_tile(const Sm90ForwardParams& p, const Pipeline<C>&) const {
     return scheduler.has_tile(p.tile_order);
@@ -79,7 +79,7 @@ struct TicketTiles {
 
 template <Sm90ForwardConfig C, TileReader kReader, bool = lists_tiles(C)>
 struct ForwardTilesOf {
-  using Type = DealtTiles<C, kReader>;
+  using Type = StaticTiles<C, kReader>;
 };
 template <Sm90ForwardConfig C, TileReader kReader>
 struct ForwardTilesOf<C, kReader, true> {

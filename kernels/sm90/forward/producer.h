@@ -85,7 +85,7 @@ __device__ __forceinline__ void load_keys_and_values(const Sm90ForwardParams& p,
   const KeyLoads<C> loads(p.splits);
   Ring<C.stages> keys, values;
 #pragma unroll 1
-  for (ForwardTiles<C, TileReader::late_lane> tiles(p, pipeline); tiles.has_tile(p, pipeline); tiles.advance()) {
+  for (ForwardTiles<C, TileReader::manual_release> tiles(p, pipeline); tiles.has_tile(p, pipeline); tiles.advance()) {
     const VisitedWork<C> work(a, p.mask_lists, tiles.tile(p), p.splits.splits);
     if (!work.exists || work.begin == work.end) {
       tiles.release(pipeline);

@@ -30,15 +30,15 @@ int64_t heads_together(const Problem& p, int64_t heads, int64_t q_tiles, int64_t
 
 TileOrder tile_order(const Problem& p, int tile_q, int64_t ctas, int64_t splits, int64_t packed) {
   const int64_t heads = p.batch * (p.heads_q / packed) * splits, q_tiles = divided_up(p.len_q * packed, tile_q);
-  const bool last_first = p.window_right < kUnbounded;
-  const int64_t together = last_first ? heads_together(p, heads, q_tiles, ctas, tile_q) : heads;
+  const bool descending = p.window_right < kUnbounded;
+  const int64_t together = descending ? heads_together(p, heads, q_tiles, ctas, tile_q) : heads;
   const int64_t groups = heads / together, last = heads - (groups - 1) * together;
   int64_t group_rounds = divided_up(together * q_tiles, ctas);
-  if (last_first) group_rounds += group_rounds % 2;
+  if (descending) group_rounds += group_rounds % 2;
   const int64_t rounds = (groups - 1) * group_rounds + divided_up(last * q_tiles, ctas);
   const auto number = [](int64_t n) { return static_cast<unsigned>(n); };
   return {number(heads),  number(q_tiles),      number(rounds), number(together),
-          number(groups), number(group_rounds), last_first};
+          number(groups), number(group_rounds), descending};
 }
 
 int64_t listed_heads_together(const Problem& p, const ListedWork& work) {
