@@ -29,9 +29,9 @@ struct BackwardParams {
   // that have several parts the number of parts that are done.
   uint64* ticket;
 
-  int heads_together;  // KV heads whose key tiles are interleaved, so that they share the L2 cache
-  int heads_at_end;    // size of the last such group; the heads before it are a multiple of heads_together
-  int counts_in_bias;  // the bias kernel counts visited tiles, since no main kernel runs
+  int interleaved_heads;  // KV heads whose key tiles are interleaved, so that they share the L2 cache
+  int tail_heads;         // size of the last such group; the heads before it are a multiple of interleaved_heads
+  int counts_in_bias;     // the bias kernel counts visited tiles, since no main kernel runs
 
   // sm90: a key tile may be several tasks, each with some query heads of its group or some of their query tiles. Their
   // dK and dV are summed in the workspace, in tiles of 64 keys that are indexed by key_tile().
@@ -43,7 +43,7 @@ struct BackwardParams {
   int64 zero_bytes_per_cta;     // likewise
   int listed_keys, max_listed;  // keys of a tile in the list, and its size
   uint64 first_ticket;          // value of the ticket after the prepare kernel
-  int64 last_second_task;       // second task of the first CTA, where second tasks are dealt; otherwise 0
+  int64 last_paired_task;       // second task of the first CTA, where second tasks are dealt; otherwise 0
   // sm90: the (batch, head) pairs that share a tile of dBias may be divided into several tasks, which have separate
   // sums.
   int dbias_parts, dbias_counts;  // counts: number of tiles, 0 with one part
@@ -52,9 +52,9 @@ struct BackwardParams {
   // finish kernel converts a head when all of its tasks are done, before the main kernel ends.
   unsigned* dq_tasks;
   // Likewise: query tiles of a head that are prepared. The prepare kernel prepares the first heads of all batches, and the
-  // main kernel the others (LateHeads), whose query tiles it takes by ticket in the order of query_tile().
+  // main kernel the others (DeferredPrepare), whose query tiles it takes by ticket in the order of query_tile().
   unsigned *prepared_tiles, *prepare_ticket;
-  int64 early_heads;
+  int64 prepared_heads;
   int task_keys;         // keys of a task
   KeyTile* key_tiles;    // packed: all key tiles, longest sequence first, behind an element whose b is their number
   MaskLists mask_lists;  // with a mask tensor: the query tiles of every key tile
@@ -65,7 +65,7 @@ struct ScoreFactors {
   float dots;          // 1 / scale_log2
   float softcap_log2;  // softcap * log2(e): the exponent is this times the tanh
   float keep;          // 1 / (1 - dropout_p)
-  CapDerivative cap;   // of kernels with BackwardOptions::kCapsDots
+  CapDerivative cap;   // of kernels with BackwardOptions::kPolynomialSoftcap
 };
 
 // The portable part comes first, so that kernels that only know BackwardParams take the same struct.

@@ -230,7 +230,7 @@ CUDA_FAULTS = {
         Fault("a scale of 0 hides NaN", "kMayBeZero ? __float_as_uint(factor[r]) == 0x80000000u : factor[r] == 0",
               "factor[r] == 0", BACKWARD),
     ],
-    "kernels/sm90/backward/late_heads.h": [
+    "kernels/sm90/backward/deferred_prepare.h": [
         Fault("sums of the heads that the main kernel prepares keep what the workspace held",
               "zeros[i * 32] = {0, 0, 0, 0};", "zeros[i * 32].x = 0;", BACKWARD),
         Fault("rows of late heads have the delta of the row before", "delta_at(kPortable, row + i * kRows)] = delta;",

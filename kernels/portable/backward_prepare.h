@@ -1,6 +1,6 @@
 // Prologue kernel of backward. It fills the workspace: LSE and delta = dot(dO, O) - dLSE of every query, flags, zeros in
 // dq_accum and in the sums of dK and dV, and the list of packed key tiles. It reads O and dO once and is memory-bound.
-// Before a main kernel with a loader it leaves most heads to that kernel, where they cost less (sm90/backward/late_heads.h).
+// Before a main kernel with a loader it leaves most heads to that kernel, where they cost less (sm90/backward/deferred_prepare.h).
 #pragma once
 
 #include "attn/score.h"
@@ -246,10 +246,10 @@ __device__ __forceinline__ void reset_counters(const BackwardParams& p, int64 ct
 #pragma unroll 1
   for (int64 head = cta * prepare_threads(C) + int64{threadIdx.x}; head < heads; head += threads) {
     p.dq_tasks[head] = 0;
-    p.prepared_tiles[head] = head < p.early_heads ? kAllPrepared : 0;
+    p.prepared_tiles[head] = head < p.prepared_heads ? kAllPrepared : 0;
   }
   if (cta == 0 && threadIdx.x == 0)
-    *p.prepare_ticket = static_cast<unsigned>(p.early_heads * tiles_in(p.attention.len_q, C.tile_q));
+    *p.prepare_ticket = static_cast<unsigned>(p.prepared_heads * tiles_in(p.attention.len_q, C.tile_q));
 }
 
 template <BackwardConfig C>

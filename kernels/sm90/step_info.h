@@ -13,9 +13,9 @@ struct StepInfo {
   unsigned mask_tile;  // with a mask tensor: the tile as it is listed (sm90/mask_tiles.h)
   // ALiBi: the position of that query minus the position of the task's first key, and the head's slope in units of
   // log2; where ALiBi is affine, with the other sign if all keys come after the queries. dot_slope: the slope in units
-  // of dot products. crosses: some visible keys come before a query and some after.
+  // of dot products. spans_diagonal: some visible keys come before a query and some after.
   float distance, slope, dot_slope;
-  int crosses;
+  int spans_diagonal;
   DropoutStream stream;  // of the tile's head
 };
 

@@ -34,9 +34,9 @@ struct OrderedTile {
 };
 // The heads of a group are interleaved tile by tile, in key order.
 __device__ __forceinline__ OrderedTile ordered_tile(const BackwardParams& p, int64 index, int64 heads, int64 tiles) {
-  const int64 at_end = heads - p.heads_at_end;
-  const int64 together = min(quotient(index, p.heads_together * tiles) * p.heads_together, at_end);
-  const int64 members = together == at_end ? p.heads_at_end : p.heads_together;
+  const int64 at_end = heads - p.tail_heads;
+  const int64 together = min(quotient(index, p.interleaved_heads * tiles) * p.interleaved_heads, at_end);
+  const int64 members = together == at_end ? p.tail_heads : p.interleaved_heads;
   const int64 n = index - together * tiles, tile = quotient(n, members);
   return {together + n - tile * members, tile};
 }

@@ -33,8 +33,8 @@ struct DkDvConsumer : KeyConsumer<C> {
   // producer of D = 64, which loads and computes dQ, waits for dS (1.7% slower).
   static constexpr bool kScoresFirst = has_loader(C);
 
-  // Factors of dS wait in the buffer of dS while dP is computed. kCapsDots leaves registers for them.
-  static constexpr bool kFactorsInBuffer = Options::kHasFactor && !Options::kCapsDots;
+  // Factors of dS wait in the buffer of dS while dP is computed. kPolynomialSoftcap leaves registers for them.
+  static constexpr bool kFactorsInBuffer = Options::kHasFactor && !Options::kPolynomialSoftcap;
 
   Accumulator<float> dk[C.dim_qk / 8], dv[C.dim_v / 8];
 
@@ -54,7 +54,7 @@ struct DkDvConsumer : KeyConsumer<C> {
     if constexpr (Options::kHasDropout) rows.kept = Base::kept_pairs();
     if constexpr (kEarlyMask) rows.shown = Base::tensor_mask();
   }
-  // P of a tile, and the factors of dS, for kCapsDots.
+  // P of a tile, and the factors of dS, for kPolynomialSoftcap.
   __device__ __forceinline__ void exponentiate_capped(OperandA& probs, OperandA& factors, Scores& s,
                                                       const RowState& rows, bool masked, int step) const {
     const CapDerivative& cap = p.factors.cap;
@@ -70,18 +70,18 @@ struct DkDvConsumer : KeyConsumer<C> {
                                                        int step) const {
     unsigned seen = ~0u;
     if constexpr (Options::kHasMask) seen = kEarlyMask ? rows.shown : Base::tensor_mask();
-    if constexpr (Options::kSelectsP) seen &= Base::seen_pairs(masked, step);
+    if constexpr (Options::kMasksP) seen &= Base::seen_pairs(masked, step);
     Options::apply_softcap(s[0], a);
-    if (!Options::kSelectsP && masked) hide(s, a, task(), uniform(task().visited.tile(step)));
+    if (!Options::kMasksP && masked) hide(s, a, task(), uniform(task().visited.tile(step)));
     Base::correct_alibi(s);
     if constexpr (C.options == kAlibi) return Base::exponentiate_and_narrow(probs, s, rows.lse, p.scale_log2);
     if constexpr (kFactorsInBuffer) wait_ds_free(Base::buffer);
-    Base::template exponentiate_pairs<E, Options::kSelectsP>(probs, s, Base::lane_bias(), seen, rows.kept,
-                                                             typename Base::Exponents{p, rows, Base::step_info()},
-                                                             [&](int n, const unsigned(&factors)[4]) {
-                                                               if constexpr (Options::kHasFactor)
-                                                                 Base::store_factors(n, factors);
-                                                             });
+    Base::template exponentiate_pairs<E, Options::kMasksP>(probs, s, Base::lane_bias(), seen, rows.kept,
+                                                           typename Base::Exponents{p, rows, Base::step_info()},
+                                                           [&](int n, const unsigned(&factors)[4]) {
+                                                             if constexpr (Options::kHasFactor)
+                                                               Base::store_factors(n, factors);
+                                                           });
     if constexpr (Options::kHasFactor) __syncwarp();
   }
 
@@ -89,11 +89,12 @@ struct DkDvConsumer : KeyConsumer<C> {
   // result is that tile's mode.
   __device__ __forceinline__ TileMode visit(Scores& s, RowState& rows, bool masked, int step, int next_step) {
     const int stage = queries.stage;
-    OperandA probs, ds, factors;  // factors: of dS, with kCapsDots; other options keep them in the buffer of dS
+    OperandA probs, ds,
+        factors;  // factors: of dS, with kPolynomialSoftcap; other options keep them in the buffer of dS
     Scores dp;
     RowValues delta;
     Base::wait_for_douts();
-    if constexpr (Options::kCapsDots) {
+    if constexpr (Options::kPolynomialSoftcap) {
       exponentiate_capped(probs, factors, s, rows, masked, step);
     } else if constexpr (C.options != 0) {
       exponentiate_options(probs, s, rows, masked, step);
@@ -120,7 +121,7 @@ struct DkDvConsumer : KeyConsumer<C> {
       Base::differentiate_and_narrow(ds, dp, probs, delta);
     }
     // A dropped pair has a P of 0, but not a dS of 0.
-    if (!Options::kHasDropout && (masked || Options::kMasksAll)) Base::zero_where_p_is_zero(ds, probs);
+    if (!Options::kHasDropout && (masked || Options::kMayMaskAnyPair)) Base::zero_where_p_is_zero(ds, probs);
     fence_operands(ds);
     Base::template issue_accumulate<DkProduct>(dk, ds, pipeline.q(stage));
     const auto hand_over_ds = [&, buffer = Base::buffer] {

@@ -189,14 +189,14 @@ struct KeyConsumer : KeyScores<C> {
     // A hidden score of -inf becomes a probability of 0 only if the scale is positive.
     const bool may_mask = step < num_masked,
                guarded = has_large_rows<kPortable>(stats) ||
-                         (may_mask && (stats[kFlag] != 0 || (!Options::kSelectsP && !(p.scale_log2 > 0))));
+                         (may_mask && (stats[kFlag] != 0 || (!Options::kMasksP && !(p.scale_log2 > 0))));
     TileMode mode = guarded ? TileMode::guarded : TileMode::full;
     if (may_mask && !guarded) {
       const TaskCoord& coord = task();
       const int64 first = coord.k_first + group * kWarpgroupRows;
       mode = tile_mode<kPortable>(a, coord.sequence, {first, first + kWarpgroupRows}, tile_of(step));
       // LSE hides queries beyond the sequence only if their scores are numbers.
-      if constexpr (Options::kMasksAll)
+      if constexpr (Options::kMayMaskAnyPair)
         if (mode == TileMode::full && (int64{tile_of(step)} + 1) * C.tile_q > coord.sequence.len_q)
           mode = TileMode::masked;
     }

@@ -136,7 +136,7 @@ struct KeyScores {
       __syncwarp();
     }
   }
-  // For kCapsDots: whether all dot products of a warp, hidden ones included, are in the range of the polynomial. Then the
+  // For kPolynomialSoftcap: whether all dot products of a warp, hidden ones included, are in the range of the polynomial. Then the
   // tile needs nothing else, and pairs are hidden in their dot products (CapDerivative::hidden). Otherwise each pair
   // chooses, which gives the same bits, and is hidden in P.
   static __device__ __forceinline__ bool in_cap_range(const Scores& s, const CapDerivative& cap) {
@@ -178,12 +178,12 @@ struct KeyScores {
     // after a query, if any are visible: so far they have got a bonus instead of a penalty.
     __device__ __forceinline__ void correct(Scores& s) const {
       const float slope = info.dot_slope;
-      const bool crosses = uniform(info.crosses);
+      const bool spans_diagonal = uniform(info.spans_diagonal);
 #pragma unroll
       for (int n = 0; n < kQueryTiles; ++n)
 #pragma unroll
         for (int e = 0; e < 2; ++e) s[0][n].x[2 + e] += 8 * slope;
-      if (!crosses) return;
+      if (!spans_diagonal) return;
 #pragma unroll
       for (int n = 0; n < kQueryTiles; ++n)
 #pragma unroll
@@ -237,7 +237,7 @@ struct KeyScores {
       load_pair_from_shared(lane_lse + 32 * n, lse[0], lse[1]);
       const bool is_large = (large[n / 4] >> (n % 4 * 8 + x % 2) & 1) != 0;
       // Scores within a cap have a P of 0 beside a large LSE, or of infinity.
-      if constexpr (Options::kCapsDots)
+      if constexpr (Options::kPolynomialSoftcap)
         return Options::template capped_exponent<false>(
             cap, dot, is_large ? -lse[x % 2] * static_cast<float>(kLog2e) : -lse[x % 2]);
       if constexpr (Options::kHasSoftcap) t = options.tanh_value(t);

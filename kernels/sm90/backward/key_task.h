@@ -79,11 +79,11 @@ __device__ __forceinline__ void write_task(KeyTask& task, const BackwardParams& 
 // instead: the CTA with the longest first task gets the shortest. A loader claims late, and `second` is false.
 template <BackwardConfig C>
 __device__ __forceinline__ void write_next_task(KeyTask& task, const BackwardParams& p, bool second) {
-  bool dealt = second && p.last_second_task > 0;
+  bool paired = second && p.last_paired_task > 0;
   do {
-    const int64 index = dealt ? p.last_second_task - cta_number() : static_cast<int64>(atomicAdd(p.ticket, 1ull));
+    const int64 index = paired ? p.last_paired_task - cta_number() : static_cast<int64>(atomicAdd(p.ticket, 1ull));
     write_task<C>(task, p, index);
-    dealt = false;
+    paired = false;
   } while (task.written == 0);
 }
 

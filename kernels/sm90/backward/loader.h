@@ -2,7 +2,7 @@
 // other two prepare heads that later tasks visit.
 #pragma once
 
-#include "sm90/backward/late_heads.h"
+#include "sm90/backward/deferred_prepare.h"
 #include "sm90/backward/producer.h"
 
 namespace cuflash {
@@ -68,7 +68,7 @@ struct BackwardLoader : BackwardProducer<C> {
     const int warp = uniform(thread() / 32);
     if (warp == 0) load_tasks();
     else if (warp == 1) claim_tasks();
-    else LateHeads<C>{p.backward}.run();
+    else DeferredPrepare<C>{p.backward}.run();
   }
 };
 

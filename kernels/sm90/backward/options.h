@@ -21,14 +21,14 @@ struct BackwardOptions {
   static constexpr bool kModifiesScore = (kOptions & (kSoftcap | kAlibi | kBias | kScaleFirst)) != 0;
   // Hidden pairs are selected in P. With the other options, hidden_value() replaces the dot product, or its tanh, which
   // makes P 0.
-  static constexpr bool kSelectsP = (kOptions & (kBias | kMaskTensor | kScaleFirst)) != 0;
+  static constexpr bool kMasksP = (kOptions & (kBias | kMaskTensor | kScaleFirst)) != 0;
   // With softcap the square of the value is finite, so that the factor of dS is 0 as well. The family rejects softcaps
   // for which the value would be too large.
   static __device__ __forceinline__ float hidden_value() { return kHasSoftcap ? -1e18f : minus_infinity<float>(); }
   // The factor of dS is not the P that dV is computed from.
   static constexpr bool kHasFactor = kHasSoftcap || kHasDropout;
   // Any pair may have a P of 0 beside values that are not finite.
-  static constexpr bool kMasksAll = (kOptions & (kBias | kMaskTensor)) != 0;
+  static constexpr bool kMayMaskAnyPair = (kOptions & (kBias | kMaskTensor)) != 0;
 
   // ALiBi left of the diagonal is affine in the query: a row's part is added to its LSE. Keys on both sides of a query
   // need a correction of the dot product, which is possible only if the exponent is linear in it.
@@ -36,18 +36,18 @@ struct BackwardOptions {
 
   // Softcap alone, in bf16: exponents and slopes come straight from dot products (cap_gradient). The family takes these
   // kernels for caps with a polynomial, and kernels with kScaleFirst for others.
-  static constexpr bool kCapsDots = E == Element::bf16 && kOptions == kSoftcap;
+  static constexpr bool kPolynomialSoftcap = E == Element::bf16 && kOptions == kSoftcap;
 
   struct Exponent {
     float value, slope;  // slope: derivative of softcap
   };
-  // Used with kCapsDots. kInRange: the polynomial serves the dot product.
+  // Used with kPolynomialSoftcap. kInRange: the polynomial serves the dot product.
   template <bool kInRange>
   static __device__ __forceinline__ Exponent capped_exponent(const CapDerivative& cap, float x, float shift) {
     const CapGradient g = kInRange ? cap_gradient_in_range(x, cap, shift) : cap_gradient(x, cap, shift);
     return {g.exponent, g.slope};
   }
-  // x: the dot product, with softcap its tanh. Not for kCapsDots.
+  // x: the dot product, with softcap its tanh. Not for kPolynomialSoftcap.
   static __device__ __forceinline__ Exponent exponent(const Sm90BackwardParams& p, float x, float shift) {
     if constexpr (!kHasSoftcap) return {x * p.scale_log2 + shift, 1};
     else return {x * p.factors.softcap_log2 + shift, 1 - x * x};

@@ -46,7 +46,7 @@ struct BackwardProducer {
   int b, first_head;     // first query head of the task
   int first_row, len_q;  // of the sequence
   int64 tiles_before, tiles_of_head;
-  bool foreign_rows;  // the tensor has rows after the sequence
+  bool has_trailing_rows;  // the tensor has rows after the sequence
   // With a mask tensor: the query tiles, and those of next_load and of the next dQ, which are read a step before.
   const int* listed;
   ListedMaskTile listed_load, listed_dq;
@@ -74,7 +74,7 @@ struct BackwardProducer {
     first_row = uniform(static_cast<int>(coord.sequence.q_begin)), len_q = uniform(coord.sequence.len_q);
     tiles_before = coord.tiles_before, tiles_of_head = coord.tiles_of_head;
     // TMA fills rows beyond the end of the tensor with zeros.
-    foreign_rows = first_row + int64{len_q} < (a.cu_q ? a.total_q : a.len_q);
+    has_trailing_rows = first_row + int64{len_q} < (a.cu_q ? a.total_q : a.len_q);
     if constexpr (reads_mask(C))
       listed =
           mask_list(p.backward.mask_lists, b, coord.head_k, coord.k_first / kTileK) + kMaskListHeader + tiles.begin;
@@ -125,11 +125,11 @@ struct BackwardProducer {
       const bool after = kAffine && distance + C.tile_q <= 1;
       info.distance = static_cast<float>(distance), info.slope = after ? -slope : slope;
       info.dot_slope = info.slope * p.factors.dots;
-      info.crosses = !after && distance < kTileK - 1 && a.window_right > 0;
+      info.spans_diagonal = !after && distance < kTileK - 1 && a.window_right > 0;
     }
     if constexpr ((C.options & kDropout) != 0) info.stream = stream;
   }
-  // Called by one thread before the first load of a query head: see LateHeads.
+  // Called by one thread before the first load of a query head: see DeferredPrepare.
   __device__ __forceinline__ void wait_until_prepared() const {
     const unsigned* tiles = p.backward.prepared_tiles + int64{b} * a.heads_q + first_head + next_load.member;
     const unsigned all = static_cast<unsigned>(tiles_in(a.len_q, C.tile_q));
@@ -175,7 +175,7 @@ struct BackwardProducer {
   // Zeroes rows beyond a length: a probability of 0 would not keep their NaN out of dK and dV.
   __device__ __forceinline__ void load_next_queries() {
     const int tile = tile_to_load(), stage = stages.stage;
-    const bool sanitizes = foreign_rows && (tile + 1) * C.tile_q > len_q;
+    const bool sanitizes = has_trailing_rows && (tile + 1) * C.tile_q > len_q;
     const unsigned q_full = pipeline.q_full(stage), dout_full = pipeline.dout_full(stage),
                    raw_full = pipeline.raw_full();
     if (thread() == 0) load_queries(tile, sanitizes ? raw_full : q_full, sanitizes ? raw_full : dout_full);

@@ -120,7 +120,7 @@ struct DvConsumer : SplitConsumer<C> {
   // which takes the buffer of the factors.
   template <TileMode kMode>
   __device__ __forceinline__ void exponentiate_options(OperandA& probs, Scores& s, int tile) {
-    constexpr bool kSelects = Options::kSelectsP || kMode == TileMode::guarded;
+    constexpr bool kSelects = Options::kMasksP || kMode == TileMode::guarded;
     OperandA sent;
     const auto keep = [&](int step, const unsigned(&factors)[4]) {
 #pragma unroll
@@ -132,7 +132,7 @@ struct DvConsumer : SplitConsumer<C> {
     if constexpr (kMode == TileMode::guarded) {
       Base::template exponentiate_pairs<C.element, kSelects>(probs, s, Base::lane_bias(), seen, kept,
                                                              Base::guarded_exponents(), keep);
-    } else if constexpr (Options::kCapsDots) {
+    } else if constexpr (Options::kPolynomialSoftcap) {
       const CapDerivative& cap = p.factors.cap;
       typename Base::RowValues lse;
       Base::load_lse(lse, queries.stage);
@@ -245,11 +245,12 @@ struct DkConsumer : SplitConsumer<C> {
   // Replaces the factors by dS.
   __device__ __forceinline__ void differentiate_options(OperandA& factors, const Scores& dp, unsigned lane_delta,
                                                         bool masked) const {
-    Base::template differentiate_pairs<C.element>(
-        factors, dp, lane_delta, p.factors.keep, masked || Base::Options::kMasksAll, [&](int step, unsigned(&four)[4]) {
+    Base::template differentiate_pairs<C.element>(factors, dp, lane_delta, p.factors.keep,
+                                                  masked || Base::Options::kMayMaskAnyPair,
+                                                  [&](int step, unsigned(&four)[4]) {
 #pragma unroll
-          for (int n = 0; n < 4; ++n) four[n] = factors[step][n];
-        });
+                                                    for (int n = 0; n < 4; ++n) four[n] = factors[step][n];
+                                                  });
   }
   // Row statistics arrive with Q.
   __device__ __forceinline__ void wait_for_both() const {

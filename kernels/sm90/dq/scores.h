@@ -23,7 +23,7 @@ struct DqScores {
   using OperandA = unsigned[kSteps][4];  // A operand of the wgmma that reduces over keys
   using Options = BackwardOptions<E, C.options>;
   // Head sizes above 128 lack registers for the choice, and take tanh: the difference is below 1e-4 of P.
-  static constexpr bool kCapsDots = Options::kCapsDots && C.dim_qk <= 128 && C.dim_v <= 128;
+  static constexpr bool kPolynomialSoftcap = Options::kPolynomialSoftcap && C.dim_qk <= 128 && C.dim_v <= 128;
   static_assert(C.options == 0 || C.tile_k == 64);  // one bit per pair
 
   // Element e of tile n in row r = 0, 1 of a lane.
@@ -67,7 +67,7 @@ struct DqScores {
                                                             const TileInfo& info, const StepInfo& head, int tile,
                                                             const Rows& rows, unsigned lane_bias, unsigned seen) {
     const AttentionParams& a = p.backward.attention;
-    if constexpr (kCapsDots) {
+    if constexpr (kPolynomialSoftcap) {
       exponentiate_capped(s, p.factors.cap, rows);
       if constexpr (kApplyMask) hide(s, seen & visible_pairs(a, info, tile));
       return;
@@ -114,7 +114,7 @@ struct DqScores {
                          const int query = row + 8 * r;
                          const bool large = (large_rows[query / 32] >> query % 32 & 1) != 0;
                          const float lse = stats[lse_at(kPortable, query)];
-                         if constexpr (kCapsDots)
+                         if constexpr (kPolynomialSoftcap)
                            return Options::template capped_exponent<false>(
                                p.factors.cap, dot, large ? -lse * static_cast<float>(kLog2e) : -lse);
                          float t = options.argument(dot);

@@ -21,7 +21,7 @@ BackwardParams backward_params(const BackwardProblem& p, const BackwardPlan& pla
   b.dq_rows = w.dq_rows;
   if (plan.ordered) b.dq_semaphore = static_cast<unsigned*>(part(w.dq_semaphore));
   if (plan.ordered || plan.main.persistent || plan.bias.persistent) b.ticket = static_cast<uint64*>(part(w.ticket));
-  b.heads_together = plan.heads_together, b.heads_at_end = plan.heads_at_end;
+  b.interleaved_heads = plan.interleaved_heads, b.tail_heads = plan.tail_heads;
   b.counts_in_bias = plan.main.grid_x == 0 && plan.dq.grid_x == 0;
   b.head_parts = plan.parts.heads, b.query_parts = plan.parts.queries;
   b.packed_key_tiles = w.packed_key_tiles;
@@ -40,7 +40,7 @@ BackwardParams backward_params(const BackwardProblem& p, const BackwardPlan& pla
   if (w.dq_tasks != 0) {
     b.dq_tasks = static_cast<unsigned*>(part(w.dq_tasks)), b.task_keys = plan.tile_k;
     b.prepared_tiles = static_cast<unsigned*>(part(w.prepared_tiles));
-    b.prepare_ticket = static_cast<unsigned*>(part(w.prepare_ticket)), b.early_heads = plan.early_heads;
+    b.prepare_ticket = static_cast<unsigned*>(part(w.prepare_ticket)), b.prepared_heads = plan.prepared_heads;
   }
   if (w.listed_tiles != 0) {
     b.key_tiles = static_cast<KeyTile*>(part(w.list));

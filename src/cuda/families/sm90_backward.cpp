@@ -80,7 +80,7 @@ const char* why_not(const BackwardProblem& p) {
   return nullptr;
 }
 
-// Softcap alone takes exponents from dot products (BackwardOptions::kCapsDots) if the coefficients fit into floats and the
+// Softcap alone takes exponents from dot products (BackwardOptions::kPolynomialSoftcap) if the coefficients fit into floats and the
 // error of exponents, 4.5e-6 of a score, stays at 1e-4.
 bool has_capped_dots(const BackwardProblem& p) {
   constexpr double kMaxCap = 60;
@@ -127,10 +127,10 @@ int64_t mean_keys(const BackwardProblem& p) {
              : std::min(causal, std::min(p.window_left, p.len_k) + std::min(p.window_right, p.len_k) + 1);
 }
 
-// Whether idle warps of the main kernel prepare heads: what kernels/sm90/backward/late_heads.h reads, and calls whose tasks take long
+// Whether idle warps of the main kernel prepare heads: what kernels/sm90/backward/deferred_prepare.h reads, and calls whose tasks take long
 // enough for these warps to keep ahead. On an H200 calls with 1,024 keys for each query on average gain 2 to 4%; with 512,
 // all heads but the first prepared late, they lose 10%.
-bool prepares_late(const BackwardProblem& p, const Sm90BackwardConfig& c) {
+bool defers_prepare(const BackwardProblem& p, const Sm90BackwardConfig& c) {
   constexpr int64_t kEnoughKeys = 960;
   constexpr int64_t kFar = int64_t{1} << 22;  // rows of a tile are less than 2^31 bytes apart
   const auto is_simple = [&](const ConstRows& rows) {
@@ -322,7 +322,7 @@ BackwardPlan plan(const BackwardProblem& p, const PlanTarget& target) {
             .lists_keys = runs_main,
             .claims_ahead = runs_main && !has_loader(c),
             .counts_tasks = has_loader(c),
-            .prepares_late = prepares_late(p, c),
+            .defers_prepare = defers_prepare(p, c),
             .dbias = dbias.has_value()};
   if (dbias && dbias->parts > 1) {
     sums.dbias_counts = dbias->tiles;
@@ -395,8 +395,8 @@ Sm90BackwardParams params_of(const BackwardProblem& p, const BackwardPlan& plan,
   const auto values = [&](bool used, int rows) { return used ? tensor_map(p.v, value_extent(p), rows) : TensorMap{}; };
   BackwardParams backward = backward_params(p, plan, context.workspace, context.tile_counts);
   const int64_t ctas = grid_of(plan.main, context.num_sms);
-  backward.first_ticket = static_cast<uint64>(plan.deals_second_tasks ? 2 * ctas : ctas);
-  if (plan.deals_second_tasks) backward.last_second_task = 2 * ctas - 1;
+  backward.first_ticket = static_cast<uint64>(plan.pairs_tasks ? 2 * ctas : ctas);
+  if (plan.pairs_tasks) backward.last_paired_task = 2 * ctas - 1;
   const auto part = [&](size_t offset) { return static_cast<std::byte*>(context.workspace) + offset; };
   if (p.has_mask() && runs_main)
     backward.mask_lists = mask_lists(p, query_lists(p, plan.tile_k), part(plan.workspace.mask_lists));

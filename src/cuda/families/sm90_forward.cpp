@@ -428,7 +428,7 @@ TileList list_of(const ForwardProblem& p, const ForwardPlan& plan, int num_sms, 
                         num_sms};
   auto* counters = static_cast<unsigned*>(workspace);
   return {reinterpret_cast<ListedTile*>(static_cast<std::byte*>(workspace) + plan.workspace.list), counters,
-          counters + 1, static_cast<unsigned>(listed_heads_together(p, work)), static_cast<int>(longest)};
+          counters + 1, static_cast<unsigned>(listed_heads_per_group(p, work)), static_cast<int>(longest)};
 }
 
 // Statistics count the tiles that there are without a mask.

@@ -71,7 +71,7 @@ BackwardWorkspace workspace_of(const BackwardProblem& p, const BackwardConfig& c
 // In order, a CTA waits for the key tile before its own: processing all heads at once keeps the two far apart.
 // Parts of heads count as heads. Packed sequences in a list are one long head, whose first tiles are those of the longest
 // sequence: for these, balance is worth more than the cache (16 heads instead of 1: 1.07 and 1.10 of the speed).
-int heads_together(const BackwardProblem& p, const BackwardConfig& c, const Sums& sums) {
+int interleaved_heads(const BackwardProblem& p, const BackwardConfig& c, const Sums& sums) {
   constexpr int64_t kCacheBytes = 24 << 20, kMax = 1 << 20;
   if (c.ordered) return static_cast<int>(std::clamp<int64_t>(p.batch * p.heads_k, 1, kMax));
   constexpr int kListedHeads = 16;
@@ -82,27 +82,29 @@ int heads_together(const BackwardProblem& p, const BackwardConfig& c, const Sums
 }
 
 // Fewer queries see later keys.
-bool tasks_shorten(const BackwardProblem& p) { return p.window_right != kUnbounded && p.window_left == kUnbounded; }
+bool later_tasks_are_shorter(const BackwardProblem& p) {
+  return p.window_right != kUnbounded && p.window_left == kUnbounded;
+}
 
 // Where fewer queries see later keys, all other CTAs wait for the one that has the first keys of the last heads: enough
 // short tiles, and so enough heads, must follow it. The same holds for sequences of different lengths. A CTA that claims
 // its next tile when it begins one may hold two of the longest, so more tiles must follow. With still more, or lengths of
 // their own, that was slower (docs/lab/sm90_backward.md).
-int heads_at_end(const BackwardProblem& p, const BackwardConfig& c, const Sums& sums, int together) {
+int tail_heads(const BackwardProblem& p, const BackwardConfig& c, const Sums& sums, int together) {
   const bool listed = sums.lists_keys && p.packed(), dense = !p.packed() && !p.used_q && !p.used_k;
   const int64_t wanted = sums.lists_keys && dense ? 464 : 264;  // 3.5 or 2 per SM of the largest GPUs
   const int64_t heads = (listed ? 1 : p.batch) * p.heads_k * sums.parts.count();
-  const bool falls = listed || tasks_shorten(p);
+  const bool falls = listed || later_tasks_are_shorter(p);
   const int64_t tiles = std::max<int64_t>(1, tiles_in(listed ? p.total_k : p.len_k, c.tile_k));
   const int64_t needed = falls ? tiles_in(wanted, tiles) : 1;
   return static_cast<int>(heads <= needed ? heads : heads - (heads - needed) / together * together);
 }
 
 // Heads that the first rounds of tasks visit. The main kernel has time to prepare the others.
-int64_t early_heads(const BackwardProblem& p, const BackwardConfig& c, const Sums& sums, int together) {
+int64_t prepared_heads(const BackwardProblem& p, const BackwardConfig& c, const Sums& sums, int together) {
   constexpr int64_t kRounds = 2;
   const int64_t heads = (Checked(p.batch) * p.heads_q).at_most(std::numeric_limits<int64_t>::max());
-  if (!sums.prepares_late) return heads;
+  if (!sums.defers_prepare) return heads;
   const int64_t tasks = std::max<int64_t>(1, tiles_in(p.len_k, c.tile_k)) * sums.parts.count();  // of a key/value head
   const int64_t first = std::max<int64_t>(tiles_in(kRounds * kSms, tasks), tiles_in(together, sums.parts.count()));
   return std::min(heads, first * p.group());
@@ -110,8 +112,8 @@ int64_t early_heads(const BackwardProblem& p, const BackwardConfig& c, const Sum
 
 // Simulated, two heads of 16,384 keys keep the multiprocessors busy for 0.95 of the time instead of 0.65. With more than
 // three and a half tasks for each, the order of tickets is as good.
-bool deals_second_tasks(const BackwardProblem& p, const BackwardConfig& c, const Sums& sums) {
-  return sums.claims_ahead && !p.packed() && tasks_shorten(p) && sums.parts.count() == 1 &&
+bool pairs_tasks(const BackwardProblem& p, const BackwardConfig& c, const Sums& sums) {
+  return sums.claims_ahead && !p.packed() && later_tasks_are_shorter(p) && sums.parts.count() == 1 &&
          key_tiles(p, c.tile_k).at_most(kFewTasks + 1) <= kFewTasks;
 }
 
@@ -139,13 +141,14 @@ BackwardPlan plan_around(const BackwardProblem& p, const Arch& arch, const Backw
   plan.tile_q = c.tile_q, plan.tile_k = c.tile_k, plan.ordered = c.ordered != 0;
   plan.workspace = workspace_of(p, c, sums);
   plan.parts = sums.parts;
-  plan.heads_together = heads_together(p, c, sums);
-  plan.heads_at_end = heads_at_end(p, c, sums, plan.heads_together);
-  plan.deals_second_tasks = deals_second_tasks(p, c, sums);
+  plan.interleaved_heads = interleaved_heads(p, c, sums);
+  plan.tail_heads = tail_heads(p, c, sums, plan.interleaved_heads);
+  plan.pairs_tasks = pairs_tasks(p, c, sums);
 
   const Checked query_tiles = plan.workspace.tiles;
-  plan.early_heads = early_heads(p, c, sums, plan.heads_together);
-  const Checked prepared = sums.prepares_late ? Checked(plan.early_heads) * tiles_in(p.len_q, c.tile_q) : query_tiles;
+  plan.prepared_heads = prepared_heads(p, c, sums, plan.interleaved_heads);
+  const Checked prepared =
+      sums.defers_prepare ? Checked(plan.prepared_heads) * tiles_in(p.len_q, c.tile_q) : query_tiles;
   // This kernel also resets the ticket of the main one, so it has at least one CTA.
   BackwardConfig prepare = small_config(c, c.dim_qk, c.dim_v);
   if (sums.dbias) prepare.options = kBias;

@@ -21,12 +21,12 @@ Checked key_tiles(const BackwardProblem& problem, int tile_k);
 
 // What a main kernel leaves in the workspace, and takes from there.
 struct Sums {
-  bool dq = false;             // dQ is summed there
-  KeyParts parts = {};         // dK and dV are, where there are several
-  bool lists_keys = false;     // the tasks of packed sequences follow a list
-  bool claims_ahead = false;   // a CTA takes its next task when it begins one
-  bool counts_tasks = false;   // those that have added to dQ
-  bool prepares_late = false;  // it prepares heads that its later tasks visit
+  bool dq = false;              // dQ is summed there
+  KeyParts parts = {};          // dK and dV are, where there are several
+  bool lists_keys = false;      // the tasks of packed sequences follow a list
+  bool claims_ahead = false;    // a CTA takes its next task when it begins one
+  bool counts_tasks = false;    // those that have added to dQ
+  bool defers_prepare = false;  // it prepares heads that its later tasks visit
   // Tasks of dBias are taken by ticket. With several parts of a tile, tiles and floats of all sums.
   bool dbias = false;
   int64_t dbias_counts = 0, dbias_sums = 0;

@@ -160,10 +160,10 @@ struct BackwardPlan {
   BackwardWorkspace workspace;
   KeyParts parts;
   int dbias_parts = 1;               // tasks that share a tile of dBias
-  int64_t early_heads = 0;           // query heads that the prepare kernel prepares, beside a loader
-  int heads_together = 1;            // key/value heads, or parts of them, whose key tiles are processed side by side
-  int heads_at_end = 1;              // the same for the last heads
-  bool deals_second_tasks = false;   // a CTA with a long first task has a short second one
+  int64_t prepared_heads = 0;        // query heads that the prepare kernel prepares, beside a loader
+  int interleaved_heads = 1;         // key/value heads, or parts of them, whose key tiles are processed side by side
+  int tail_heads = 1;                // the same for the last heads
+  bool pairs_tasks = false;          // a CTA with a long first task has a short second one
   int dq_tile_q = 0, dq_tile_k = 0;  // of the kernel for dQ alone, where there is one
   const char* reason = nullptr;
   bool tuned = false;

@@ -16,7 +16,7 @@ int64_t divided_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 // Heads of a group: as many as fill an even number of rounds while the keys and values in use stay in L2. With a
 // window, few keys are in use, and all tiles but the first of each head are equally long: more rounds spread those
 // first tiles better.
-int64_t heads_together(const Problem& p, int64_t heads, int64_t q_tiles, int64_t ctas, int tile_q) {
+int64_t heads_per_group(const Problem& p, int64_t heads, int64_t q_tiles, int64_t ctas, int tile_q) {
   const bool windowed = p.window_left < p.len_k;
   const int64_t keys = windowed ? std::min(p.len_k, p.window_left + p.window_right + 2 * tile_q) : p.len_k;
   const int64_t head_bytes = std::max<int64_t>(1, keys) * (p.dim_qk + p.dim_v) * size_of(element_of(p.dtype));
@@ -31,7 +31,7 @@ int64_t heads_together(const Problem& p, int64_t heads, int64_t q_tiles, int64_t
 TileOrder tile_order(const Problem& p, int tile_q, int64_t ctas, int64_t splits, int64_t packed) {
   const int64_t heads = p.batch * (p.heads_q / packed) * splits, q_tiles = divided_up(p.len_q * packed, tile_q);
   const bool descending = p.window_right < kUnbounded;
-  const int64_t together = descending ? heads_together(p, heads, q_tiles, ctas, tile_q) : heads;
+  const int64_t together = descending ? heads_per_group(p, heads, q_tiles, ctas, tile_q) : heads;
   const int64_t groups = heads / together, last = heads - (groups - 1) * together;
   int64_t group_rounds = divided_up(together * q_tiles, ctas);
   if (descending) group_rounds += group_rounds % 2;
@@ -41,7 +41,7 @@ TileOrder tile_order(const Problem& p, int tile_q, int64_t ctas, int64_t splits,
           number(groups), number(group_rounds), descending};
 }
 
-int64_t listed_heads_together(const Problem& p, const ListedWork& work) {
+int64_t listed_heads_per_group(const Problem& p, const ListedWork& work) {
   constexpr double kStartOfTile = 2, kLongest = 2;
   const int64_t rows = p.packed() ? p.total_k : p.batch * p.len_k;
   const int64_t head_bytes = std::max<int64_t>(1, rows) * (p.dim_qk + p.dim_v) * size_of(element_of(p.dtype));

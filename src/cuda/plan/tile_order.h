@@ -20,6 +20,6 @@ struct ListedWork {
 };
 // Heads whose tiles are sorted together: enough that CTAs have time for the longest tiles of the last group beside
 // their share of its others, and otherwise as many as have keys, of all sequences, that fit into L2.
-int64_t listed_heads_together(const Problem& problem, const ListedWork& work);
+int64_t listed_heads_per_group(const Problem& problem, const ListedWork& work);
 
 }  // namespace cuflash::cuda

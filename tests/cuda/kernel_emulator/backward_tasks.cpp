@@ -25,7 +25,7 @@ template <int kTileK>
 std::vector<BackwardTask> tasks_of(const BackwardParams& p) {
   constexpr Sm90BackwardConfig kConfig{Element::bf16, 64, 64, 64, kTileK / 64, 2, 1, 0};
   constexpr BackwardConfig C = portable_view(kConfig);
-  const bool deals = p.last_second_task > 0;
+  const bool deals = p.last_paired_task > 0;
   *p.ticket = deals ? 2 * kCtas : kCtas;
   if (p.key_tiles)
     for (int b = 0; b < p.attention.batch; ++b)
@@ -35,7 +35,7 @@ std::vector<BackwardTask> tasks_of(const BackwardParams& p) {
     KeyTask task;
     const bool dealt = deals && n < 2 * kCtas;
     if (n < kCtas) write_task<C>(task, p, n);
-    else if (dealt) write_task<C>(task, p, p.last_second_task - (n - kCtas));
+    else if (dealt) write_task<C>(task, p, p.last_paired_task - (n - kCtas));
     else write_next_task<C>(task, p, false);
     if (task.written < 0 && !dealt) return tasks;
     if (task.written <= 0) continue;

@@ -82,7 +82,7 @@ std::vector<kernel_emulator::BackwardTask> tasks_of(const BackwardProblem& p, co
   const auto memory = std::make_unique_for_overwrite<std::byte[]>(plan.workspace.size + 64);
   const auto start = (reinterpret_cast<uintptr_t>(memory.get()) + 63) / 64 * 64;
   BackwardParams params = backward_params(p, plan, reinterpret_cast<void*>(start), nullptr);
-  if (plan.deals_second_tasks) params.last_second_task = 2 * 132 - 1;  // with 132 CTAs
+  if (plan.pairs_tasks) params.last_paired_task = 2 * 132 - 1;  // with 132 CTAs
   return kernel_emulator::backward_tasks(&params, plan.tile_k);
 }
 

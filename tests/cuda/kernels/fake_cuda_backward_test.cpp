@@ -16,10 +16,10 @@ namespace {
 
 struct Running {
   uint64_t seed = 0;
-  unsigned threads = 0;      // of the kernel
-  bool dq = false;           // one for dQ alone was launched
-  bool counts_tasks = true;  // of every head it has counted as many tasks as the next kernel waits for
-  int64_t early_heads = 0;   // that the prepare kernel prepares; 0: as planned
+  unsigned threads = 0;        // of the kernel
+  bool dq = false;             // one for dQ alone was launched
+  bool counts_tasks = true;    // of every head it has counted as many tasks as the next kernel waits for
+  int64_t prepared_heads = 0;  // that the prepare kernel prepares; 0: as planned
   std::string fault;
 } running;
 
@@ -38,11 +38,11 @@ void run_kernel(const FakeLaunch& launch) {
   if (runs("sm90_forward<")) return emulate(static_cast<const Sm90ForwardParams*>(launch.params)->forward);
   if (runs("combine_splits<") || runs("sm90_tile_list<") || !running.fault.empty()) return;
   unsigned grid_x = launch.grid_x;
-  if (running.early_heads != 0 && (runs("backward_prepare<") || runs("sm90_backward<"))) {
+  if (running.prepared_heads != 0 && (runs("backward_prepare<") || runs("sm90_backward<"))) {
     auto& p = *static_cast<BackwardParams*>(const_cast<void*>(launch.params));
-    p.early_heads = running.early_heads;
+    p.prepared_heads = running.prepared_heads;
     if (runs("backward_prepare<")) {
-      const int64_t ctas = running.early_heads * ((p.attention.len_q + 63) / 64);
+      const int64_t ctas = running.prepared_heads * ((p.attention.len_q + 63) / 64);
       grid_x = static_cast<unsigned>(ctas);
       p.zero_bytes_per_cta = (p.zero_bytes / 16 + ctas - 1) / ctas * 16;
     }
@@ -63,8 +63,8 @@ class FakeBackward : public ::testing::Test {
   ~FakeBackward() override { loaded_fake_cuda().on_launch = nullptr; }
 
   // dq: a kernel of its own computes dQ.
-  static void check(const check::Case& c, bool dq = false, int64_t early_heads = 0, unsigned threads = 512) {
-    running = {}, running.early_heads = early_heads;
+  static void check(const check::Case& c, bool dq = false, int64_t prepared_heads = 0, unsigned threads = 512) {
+    running = {}, running.prepared_heads = prepared_heads;
     const std::string fault = check::run_case(c);
     EXPECT_EQ(running.fault, "") << check::describe(c);
     EXPECT_EQ(fault, "") << check::describe(c);

@@ -2,7 +2,7 @@
 // kernel is bound by DRAM, which the main loop hardly uses, so it prepares only the heads that the main kernel begins
 // with. Warps of the producer warpgroup that have nothing to load prepare the others.
 //
-// These warps have 32 registers. They serve calls whose rows are aligned and of the type of Q (prepares_late of the
+// These warps have 32 registers. They serve calls whose rows are aligned and of the type of Q (defers_prepare of the
 // family), and flag a query tile wherever the prepare kernel would look at Q: a flag costs time alone, and only where the
 // tile is masked.
 #pragma once
@@ -14,7 +14,7 @@
 namespace cuflash {
 
 template <Sm90BackwardConfig C>
-struct LateHeads {
+struct DeferredPrepare {
   static constexpr Element E = C.element;
   static constexpr BackwardConfig kPortable = portable_view(C);
   static constexpr int kLanes = lanes_of_row(C.dim_v), kRows = 32 / kLanes;  // of one access, kLanes for each row
@@ -120,7 +120,7 @@ struct LateHeads {
   __device__ __forceinline__ void run() const {
     const AttentionParams& a = p.attention;
     const int64 heads = int64{a.batch} * a.heads_q;
-    if (p.early_heads >= heads) return;
+    if (p.prepared_heads >= heads) return;
     const unsigned tiles = static_cast<unsigned>(heads * tiles_in(a.len_q, C.tile_q));
 #pragma unroll 1
     for (;;) {
