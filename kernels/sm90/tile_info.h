@@ -7,8 +7,8 @@
 namespace cuflash {
 
 // Special values of TileInfo::rows_end, beside 0: there is no tile in this round.
-constexpr int kNoMoreTiles = -1;     // nor in a later one
-constexpr int kNoRows = -(1 << 30);  // the warpgroup has no rows of the tile and only releases its stages
+constexpr int kNoMoreTiles = -1;            // nor in a later one
+constexpr int kIdleWarpgroup = -(1 << 30);  // the warpgroup has no rows of the tile and only releases its stages
 
 constexpr int kHalfTile = 1 << 30;
 
@@ -25,9 +25,9 @@ struct TileInfo {
   int shift;                  // of the sequence; fits into an int, as the lengths do
   int rows_end;               // rows below this are stored
   int begin, end;             // key tiles of the CTA
-  // Key tiles of the warpgroup, as in VisitedTiles. With halves_first_tile, own_end may have kHalfTile added: the
+  // Key tiles of the warpgroup, as in VisitedTiles. With halves_first_tile, warpgroup_end may have kHalfTile added: the
   // warpgroup's queries see at most the first half of their last key tile.
-  int own_begin, full_begin, full_end, own_end;
+  int warpgroup_begin, full_begin, full_end, warpgroup_end;
 
   __device__ Sequence sequence() const { return {q_begin, 0, len_q, len_k, shift}; }
 };

@@ -105,7 +105,7 @@ __device__ __forceinline__ void write_tile_info(TileInfo& info, const AttentionP
   info.len_q = s.len_q, info.len_k = s.len_k;
   info.begin = work.begin, info.end = work.end;
   if (ends_with_full_tile(C) && info.q_first < 0) {
-    info.rows_end = kNoRows, info.own_begin = info.full_begin = info.full_end = info.own_end = 0;
+    info.rows_end = kIdleWarpgroup, info.warpgroup_begin = info.full_begin = info.full_end = info.warpgroup_end = 0;
     return;
   }
   compiler_fence();  // reads the fields back, so that they occupy no registers
@@ -115,18 +115,18 @@ __device__ __forceinline__ void write_tile_info(TileInfo& info, const AttentionP
   if constexpr (splits_keys(C)) {
     const auto kept = [&](int tile) { return max(work.begin, min(tile, work.end)); };
     static_cast<SplitTileInfo&>(info).split = work.split;
-    info.own_begin = kept(visited.begin), info.own_end = kept(visited.end);
+    info.warpgroup_begin = kept(visited.begin), info.warpgroup_end = kept(visited.end);
     if constexpr (reads_mask(C)) {  // its tiles are numbered differently, and any of them may be full
       info.full_begin = visited.full_begin, info.full_end = visited.full_end;
     } else {
       info.full_begin = kept(visited.full_begin), info.full_end = kept(visited.full_end);
     }
   } else {
-    info.own_begin = visited.begin, info.full_begin = visited.full_begin;
-    info.full_end = visited.full_end, info.own_end = visited.end;
+    info.warpgroup_begin = visited.begin, info.full_begin = visited.full_begin;
+    info.full_end = visited.full_end, info.warpgroup_end = visited.end;
     if constexpr (halves_first_tile(C)) {
       const int64 seen_end = keys_of_any(a, info.sequence(), queries).end;
-      if (visited.count() > 0 && seen_end <= visited.end * C.tile_k - C.tile_k / 2) info.own_end += kHalfTile;
+      if (visited.count() > 0 && seen_end <= visited.end * C.tile_k - C.tile_k / 2) info.warpgroup_end += kHalfTile;
     }
   }
 }

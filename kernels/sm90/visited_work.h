@@ -58,11 +58,11 @@ __device__ __forceinline__ void write_tile_info(TileInfo& info, const AttentionP
   if constexpr (reads_mask(C)) {
     if (!work.exists) return;
     if (aligns_tiles_to_mask(C) && group * kWarpgroupRows >= work.rows) {
-      info.rows_end = kNoRows, info.own_begin = info.own_end = 0;
+      info.rows_end = kIdleWarpgroup, info.warpgroup_begin = info.warpgroup_end = 0;
       return;  // write_empty_rows reads no run
     }
     const auto kept = [&](int n) { return max(work.begin, min(n, work.end)); };
-    info.own_begin = kept(work.list[1 + 2 * group]), info.own_end = kept(work.list[2 + 2 * group]);
+    info.warpgroup_begin = kept(work.list[1 + 2 * group]), info.warpgroup_end = kept(work.list[2 + 2 * group]);
     if constexpr (has_full_run(C)) {
       auto& with_run = static_cast<MaskTileInfo&>(info);
       const int* run = work.list + kMaskListRuns + 2 * group;

@@ -68,7 +68,7 @@ struct DbiasProducer {
       const int64 first = info.q_first;
       const Range queries{first, min(first + kWarpgroupRows, int64{info.len_q})};
       const VisitedTiles visited = visited_key_tiles<64>(a, info.sequence(), queries);
-      info.own_begin = visited.begin, info.own_end = visited.end;
+      info.warpgroup_begin = visited.begin, info.warpgroup_end = visited.end;
       // Missing rows must not add to sums that other rows share, whatever their scores are.
       const bool whole = queries.end - queries.begin == kWarpgroupRows;
       info.full_begin = visited.full_begin, info.full_end = whole ? visited.full_end : visited.full_begin;

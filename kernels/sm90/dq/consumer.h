@@ -261,18 +261,18 @@ struct DqConsumer : DqScores<C> {
                                               DqAccumulator& dq) {
     // Two iterations over the same code: the second has no full tiles.
 #pragma unroll 1
-    for (int last = uniform(info.full_end);; last = uniform(info.own_begin)) {
+    for (int last = uniform(info.full_end);; last = uniform(info.warpgroup_begin)) {
       if (!advance<true>(tile, last, info, rows, ds, dq)) return false;
-      if (last == uniform(info.own_begin)) return true;
+      if (last == uniform(info.warpgroup_begin)) return true;
       if (!advance<false>(tile, uniform(info.full_begin), info, rows, ds, dq)) return false;
     }
   }
   __device__ __forceinline__ void mainloop(DqAccumulator& dq, const TileInfo& info) {
     const Rows rows(stats());
-    int tile = uniform(info.own_end) - 1;
+    int tile = uniform(info.warpgroup_end) - 1;
     bool again = false;
 #pragma unroll 1
-    while (tile >= uniform(info.own_begin)) {
+    while (tile >= uniform(info.warpgroup_begin)) {
       OperandA ds;
       if (!start(ds, dq, info, rows, tile, again)) {
         --tile, again = false;
@@ -317,17 +317,17 @@ struct DqConsumer : DqScores<C> {
       const TileInfo& info = pipeline.info(group, scheduler.round);
       if (uniform(info.rows_end == 0)) {
         release_queries();
-      } else if (uniform(info.own_begin == info.own_end)) {
+      } else if (uniform(info.warpgroup_begin == info.warpgroup_end)) {
         release_queries();
         skip(uniform(info.end - info.begin));
         store_empty_rows(info);
       } else {
         DqAccumulator dq = {};
         fence_operands(dq);
-        skip(uniform(info.end - info.own_end));
+        skip(uniform(info.end - info.warpgroup_end));
         mainloop(dq, info);
         release_queries();
-        skip(uniform(info.own_begin - info.begin));
+        skip(uniform(info.warpgroup_begin - info.begin));
         store(info, dq);
       }
       converge();

@@ -86,11 +86,11 @@ __device__ __forceinline__ void load_queries(const Sm90BackwardParams& p, const 
     const int group = new_thread_id() % 32;  // read here, so that nothing derived from it stays in registers
     TileInfo& info = pipeline.info(group, scheduler.round);
     write_tile_info<C>(info, a, VisitedWork<C>(a, p.dq_mask_lists, scheduler.tile(p.tile_order)), group);
-    if constexpr (reads_mask(C)) info.full_begin = info.own_begin;
+    if constexpr (reads_mask(C)) info.full_begin = info.warpgroup_begin;
     if constexpr (BackwardOptions<C.element, C.options>::kMayMaskAnyPair) info.full_end = info.full_begin;
     mbarrier_wait(pipeline.q_empty(group, scheduler.round), pipeline.query_phase(scheduler.round) ^ 1);
     const unsigned full = pipeline.q_full(group, scheduler.round);
-    if (info.rows_end == 0 || info.own_begin == info.own_end) {
+    if (info.rows_end == 0 || info.warpgroup_begin == info.warpgroup_end) {
       mbarrier_arrive(full);
       continue;
     }

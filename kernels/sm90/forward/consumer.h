@@ -62,17 +62,17 @@ struct Consumer {
   // Tile bounds of a TileInfo. They are read together, so that the warpgroup waits for shared memory once instead of
   // once per decision.
   struct KeyTiles {
-    int rows_end, begin, end, own_begin, full_begin, full_end, own_end;
-    bool half = false;  // of the tile before own_end
+    int rows_end, begin, end, warpgroup_begin, full_begin, full_end, warpgroup_end;
+    bool half = false;  // of the tile before warpgroup_end
     __device__ explicit KeyTiles(const TileInfo& n)
         : rows_end(uniform(n.rows_end)),
           begin(uniform(n.begin)),
           end(uniform(n.end)),
-          own_begin(uniform(n.own_begin)),
+          warpgroup_begin(uniform(n.warpgroup_begin)),
           full_begin(uniform(n.full_begin)),
           full_end(uniform(n.full_end)),
-          own_end(uniform(n.own_end)) {
-      if constexpr (halves_first_tile(C)) half = own_end >= kHalfTile, own_end -= half ? kHalfTile : 0;
+          warpgroup_end(uniform(n.warpgroup_end)) {
+      if constexpr (halves_first_tile(C)) half = warpgroup_end >= kHalfTile, warpgroup_end -= half ? kHalfTile : 0;
     }
   };
 
@@ -329,12 +329,12 @@ struct Consumer {
     wgmma_wait<0>();
     fence_operands(s);
     Turn::pass(group);
-    const int tile = tiles.own_end - 1;
+    const int tile = tiles.warpgroup_end - 1;
     Step step(tile, pipeline, keys.stage);
     step.load(a, info, group);
     if constexpr (kReadsMask) __syncwarp();  // all lanes have read the bits
     release_keys();
-    if (tile == tiles.own_begin) release_queries();
+    if (tile == tiles.warpgroup_begin) release_queries();
     if constexpr (kUsesFirstMax) {
       if constexpr (kReadsMask) {
         if (step.tile < tiles.full_begin || step.tile >= tiles.full_end || !step.shows_all(group))
@@ -356,13 +356,14 @@ struct Consumer {
   // The probabilities of the first tile are ready; the last P V is still running on return.
   __device__ __forceinline__ void mainloop(const TileInfo& info, const KeyTiles& tiles, const Options& options,
                                            RowSoftmax& softmax, Output& o, OperandA& probs) {
-    int tile = tiles.own_end - 1;
+    int tile = tiles.warpgroup_end - 1;
     // Two iterations over the same code: the second has no full tiles.
 #pragma unroll 1
-    for (int last = tiles.full_end;; last = tiles.own_begin) {
-      advance<true>(tile, last, info, options, softmax, probs, o, last == tiles.own_begin);
-      if (last == tiles.own_begin) break;
-      advance<false>(tile, tiles.full_begin, info, options, softmax, probs, o, tiles.full_begin == tiles.own_begin);
+    for (int last = tiles.full_end;; last = tiles.warpgroup_begin) {
+      advance<true>(tile, last, info, options, softmax, probs, o, last == tiles.warpgroup_begin);
+      if (last == tiles.warpgroup_begin) break;
+      advance<false>(tile, tiles.full_begin, info, options, softmax, probs, o,
+                     tiles.full_begin == tiles.warpgroup_begin);
     }
     wait_values();
     issue_output(o, probs);
@@ -371,22 +372,22 @@ struct Consumer {
   // The same with a mask tensor: any tile may be full. Those of a run are known before their keys have been loaded.
   __device__ __forceinline__ void masked_mainloop(const TileInfo& info, const KeyTiles& tiles, const Options& options,
                                                   RowSoftmax& softmax, Output& o, OperandA& probs) {
-    int tile = tiles.own_end - 1, run_end = uniform(run_end_of<has_full_run(C)>(info));
+    int tile = tiles.warpgroup_end - 1, run_end = uniform(run_end_of<has_full_run(C)>(info));
 #pragma unroll 1
-    for (int last = max(min(run_end, tile), tiles.own_begin);; last = tiles.own_begin) {
+    for (int last = max(min(run_end, tile), tiles.warpgroup_begin);; last = tiles.warpgroup_begin) {
 #pragma unroll 1
       while (tile > last) {
-        const bool ends = tile - 1 == tiles.own_begin;
+        const bool ends = tile - 1 == tiles.warpgroup_begin;
         wait_keys();
         const Step next(tile - 1, pipeline, keys.stage);
         if (tiles.full_begin <= next.tile && next.tile < tiles.full_end && next.shows_all(group))
           advance<false>(tile, tile - 1, info, options, softmax, probs, o, ends);
         else advance<true>(tile, tile - 1, info, options, softmax, probs, o, ends);
       }
-      if (!has_full_run(C) || run_end <= tiles.own_begin) break;
+      if (!has_full_run(C) || run_end <= tiles.warpgroup_begin) break;
       run_end = 0;
       const int run_begin = uniform(run_begin_of<has_full_run(C)>(info));
-      advance<false>(tile, run_begin, info, options, softmax, probs, o, run_begin == tiles.own_begin);
+      advance<false>(tile, run_begin, info, options, softmax, probs, o, run_begin == tiles.warpgroup_begin);
     }
     wait_values();
     issue_output(o, probs);
@@ -470,7 +471,7 @@ struct Consumer {
     const Options options(a, info.sequence(), info.b, info.h);
     RowSoftmax softmax = initial_softmax();
     OperandA probs;
-    skip(tiles.end - tiles.own_end);
+    skip(tiles.end - tiles.warpgroup_end);
     constexpr int kFewKeys = halves_first_tile(C) ? C.tile_k / 2 : C.tile_k;
     if (tiles.half) prologue<kFewKeys>(info, tiles, options, softmax, probs);
     else prologue<C.tile_k>(info, tiles, options, softmax, probs);
@@ -483,7 +484,7 @@ struct Consumer {
     wgmma_wait<0>();
     fence_operands(o), fence_operands(probs);
     release_values();
-    skip(tiles.own_begin - tiles.begin);
+    skip(tiles.warpgroup_begin - tiles.begin);
     if constexpr (splits_keys(C)) store_split<packs_heads(C)>(p, split_info(info), lane_coord(), softmax, o[0]);
     else store(info, o_scale, o);
   }
@@ -499,7 +500,7 @@ struct Consumer {
         if (tiles.rows_end == kNoMoreTiles) break;
       }
       if (tiles.rows_end == 0) release_queries();
-      else if (tiles.own_begin == tiles.own_end) write_empty_rows(info, tiles);
+      else if (tiles.warpgroup_begin == tiles.warpgroup_end) write_empty_rows(info, tiles);
       else attend(info, tiles);
       converge();
     }
