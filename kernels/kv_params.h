@@ -37,10 +37,10 @@ struct KvParams {
   CacheView cache;
   RotaryView rotary;
 
-  int row_tiles;     // per sequence and key/value head
-  int splits;        // CTAs that may share the keys of one row tile
-  int eager_splits;  // splits used as soon as each has least_tiles key tiles; long sequences use more
-  int least_tiles;
+  int row_tiles;    // per sequence and key/value head
+  int splits;       // CTAs that may share the keys of one row tile
+  int base_splits;  // splits used as soon as each has min_tiles_per_split key tiles; long sequences use more
+  int min_tiles_per_split;
   int short_splits;  // how many of `splits` are short and start after all others: see kv/geometry.h
 
   // The workspace, if there are several splits. tile_number() numbers the row tiles. With an exchange through L2 the

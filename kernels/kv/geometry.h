@@ -175,10 +175,10 @@ struct UsedSplits {
 };
 CUFLASH_SHARED_FUNCTION UsedSplits used_splits(const KvParams& p, TileRange tiles) {
   const auto count = static_cast<unsigned>(tiles.end - tiles.begin);
-  const int by_least = static_cast<int>(divide_unless_one(count, p.least_tiles)),
+  const int by_min_tiles = static_cast<int>(divide_unless_one(count, p.min_tiles_per_split)),
             by_length = static_cast<int>(count / kLongTiles);
-  const int eager = by_least < p.eager_splits ? by_least : p.eager_splits;
-  return {bounded(eager > by_length ? eager : by_length, 1, p.splits - p.short_splits),
+  const int base = by_min_tiles < p.base_splits ? by_min_tiles : p.base_splits;
+  return {bounded(base > by_length ? base : by_length, 1, p.splits - p.short_splits),
           bounded(static_cast<int>(count / (4 * kShortTiles)), 0, p.short_splits)};
 }
 // If the tiles do not divide evenly, the first splits have one tile more than the others.

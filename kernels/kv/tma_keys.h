@@ -223,7 +223,7 @@ struct TmaKeys {
   __device__ __forceinline__ void load_paged() {
     const EvictionPolicy policy = this->policy();
     const int tiles = 32 >> p.prologue.box_bits;
-    const bool round_robin = work.tiles.first == work.item.split && work.tiles.step == work.p.eager_splits;
+    const bool round_robin = work.tiles.first == work.item.split && work.tiles.step == work.p.base_splits;
     const bool known = prefetched.tiles != 0 && !is_contiguous(p) && round_robin;
 #pragma unroll 1
     for (int first = 0; first < work.count(); first += tiles) {

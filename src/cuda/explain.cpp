@@ -68,8 +68,9 @@ std::string plan_lines(const BackwardProblem& p, const Execution& e, const Somew
 std::string plan_lines(const CacheProblem& p, const Execution& e, const Somewhere& at) {
   const KvPlan plan = at.device ? plan_of(p, *at.device) : plan_kv(p, at.arch, at.num_sms);
   return join(config_lines(p, plan, at.arch), "splits     ", plan.splits, " for ", at.num_sms, " SMs; ",
-              plan.eager_splits, " of them where each has ", plan.least_tiles, " tiles of keys, more where it has ",
-              kLongTiles, plan.short_splits != 0 ? join("; ", plan.short_splits, " are short, and last") : "", "\n",
+              plan.base_splits, " of them where each has ", plan.min_tiles_per_split,
+              " tiles of keys, more where it has ", kLongTiles,
+              plan.short_splits != 0 ? join("; ", plan.short_splits, " are short, and last") : "", "\n",
               launch_lines(plan.launch), "workspace  ", TileCounts::bytes(e) + plan.workspace.size, " bytes");
 }
 

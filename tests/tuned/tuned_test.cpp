@@ -240,7 +240,7 @@ TEST(TunedPlans, take_a_legal_choice_for_their_kernel) {
   decode.stages = 2, decode.ctas_per_sm = 2, decode.splits = 5;
   const cuda::KvPlan cut = plan_kv(cuda::cache_of({}), hopper, 132, Kernels::best, &decode);
   EXPECT_TRUE(cut.tuned);
-  EXPECT_EQ(cut.eager_splits, 5);
+  EXPECT_EQ(cut.base_splits, 5);
   EXPECT_EQ(cut.launch.kernel.as<KvConfig>().stages, 2);
   const cuda::KvPlan fixed = plan_kv(cuda::cache_of({.num_splits = 3}), hopper, 132, Kernels::best, &decode);
   EXPECT_FALSE(fixed.tuned) << "a number of splits promises the same bits everywhere";

@@ -11,7 +11,7 @@ namespace {
 
 // Even if there are enough tiles, one long sequence among short ones would keep the device waiting. So long sequences
 // are split and short ones are not. CTAs of unused splits exit at once, but must be launched.
-void even_out(KvPlan& plan, int64_t key_tiles, int64_t tiles, int64_t slots) {
+void split_long_sequences(KvPlan& plan, int64_t key_tiles, int64_t tiles, int64_t slots) {
   constexpr int64_t kMaxCtas = 32;  // per slot
   if (plan.row_tiles != 1) return;  // many queries: so many tiles that there would be too many sums to keep
   const int64_t cuts = std::min({kMaxCuts, key_tiles / kLongTiles, kMaxCtas * slots / tiles});
@@ -26,7 +26,7 @@ void add_short_splits(KvPlan& plan, int64_t key_tiles, int64_t tiles, int64_t sl
   constexpr int64_t kMaxShort = 4;
   if (plan.row_tiles != 1) return;
   // The overhead of short splits exceeds their gain if all long ones start at once, or if these are not long.
-  const int64_t long_splits = std::max(plan.eager_splits, std::min(plan.splits, key_tiles / kLongTiles));
+  const int64_t long_splits = std::max(plan.base_splits, std::min(plan.splits, key_tiles / kLongTiles));
   if (tiles * long_splits <= slots || key_tiles < 2 * kLongTiles) return;
   const int64_t idle = slots * (key_tiles / long_splits) / 2, tiles_at_once = tiles * kShortTiles;
   plan.short_splits = std::min(
@@ -41,20 +41,20 @@ void choose_splits(KvPlan& plan, const CacheProblem& p, const KvConfig& c, int n
                    ShortSplits short_splits) {
   const int64_t key_tiles = std::max<int64_t>(1, max_key_tiles(p, c.tile_q, c.tile_k));
   if (p.num_splits != 0) {
-    plan.splits = plan.eager_splits = std::min(p.num_splits, key_tiles), plan.least_tiles = 1;
+    plan.splits = plan.base_splits = std::min(p.num_splits, key_tiles), plan.min_tiles_per_split = 1;
     plan.reason = "as many splits as requested, with tiles that depend only on the sequence";
     if (plan.splits > kMaxSplits)
       refuse(join("num_splits: got ", p.num_splits, ", but the CUDA kernels cut a sequence into at most ", kMaxSplits,
                   " ranges"));
     return;
   }
-  constexpr int64_t kMinTiles = 2, kMaxWaves = 4;
+  constexpr int64_t kMinTilesPerSplit = 2, kMaxWaves = 4;
   const int64_t tiles = of_all_heads(p, plan.row_tiles);
   // A few tiles would have many splits to add up at the end, so one CTA per SM is enough for them.
   const bool few = 2 * tiles <= num_sms;
   const int64_t all_slots = int64_t{num_sms} * c.ctas_per_sm, slots = few ? num_sms : all_slots;
-  const int64_t most = std::clamp<int64_t>(key_tiles / kMinTiles, 1, kMaxSplits);
-  plan.least_tiles = kMinTiles;
+  const int64_t most = std::clamp<int64_t>(key_tiles / kMinTilesPerSplit, 1, kMaxSplits);
+  plan.min_tiles_per_split = kMinTilesPerSplit;
   plan.reason = "one split: there are tiles of rows enough to fill the device";
   if (tiles == 0 || p.len_q == 0) return;
   double best = 0;
@@ -66,9 +66,9 @@ void choose_splits(KvPlan& plan, const CacheProblem& p, const KvConfig& c, int n
     best = busy, plan.splits = splits;
   }
   if (plan.splits > 1) plan.reason = "as many splits as fill the device with parts of equal length";
-  plan.eager_splits = plan.splits;
+  plan.base_splits = plan.splits;
   if (c.ctas_per_sm == 1 && plan.splits == 1 && fills_once(tiles, key_tiles, num_sms)) return;
-  even_out(plan, key_tiles, tiles, slots);
+  split_long_sequences(plan, key_tiles, tiles, slots);
   if (short_splits == ShortSplits::yes) add_short_splits(plan, key_tiles, tiles, all_slots);
 }
 
@@ -162,7 +162,7 @@ void plan_splits(KvPlan& plan, const CacheProblem& p, const KvConfig& c, const P
   plan.state_rows = std::clamp<int64_t>(rows, 1, c.tile_q);
   choose_splits(plan, p, c, target.num_sms, plan.tuned ? target.choice->splits : 0, short_splits);
   if (plan.tuned) plan.reason = kTunedReason;
-  plan.at_once = of_all_heads(p, plan.row_tiles) * plan.splits <= plan.first_wave_ctas;
+  plan.all_resident = of_all_heads(p, plan.row_tiles) * plan.splits <= plan.first_wave_ctas;
 }
 
 void plan_launch(KvPlan& plan, const CacheProblem& p, const KernelType& type, const KvConfig& c, const Arch& arch) {

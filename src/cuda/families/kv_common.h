@@ -14,8 +14,8 @@ namespace cuflash::cuda {
 // warps or more keep copies in flight.
 struct KvTiles {
   int largest_dim, tile_q, tile_k, row_warps, key_warps, column_warps, ctas_per_sm;
-  bool plain_only = false;  // options would need more registers
-  bool lone = false;        // for so few row tiles that no SM gets two CTAs (sm90)
+  bool plain_only = false;         // options would need more registers
+  bool single_cta_per_sm = false;  // for so few row tiles that no SM gets two CTAs (sm90)
 };
 
 // The members that a tuner chooses.

@@ -37,8 +37,8 @@ KvParams kv_params(const CacheProblem& p, const KvPlan& plan, void* workspace, u
   if (p.v_in_k) c.v_column = static_cast<int>(column_of_values(p));
   c.cache = view_of(p.cache), c.rotary = view_of(p.rotary);
   c.row_tiles = static_cast<int>(plan.row_tiles), c.splits = static_cast<int>(plan.splits);
-  c.eager_splits = static_cast<int>(plan.eager_splits), c.short_splits = static_cast<int>(plan.short_splits);
-  c.least_tiles = static_cast<int>(plan.least_tiles), c.state_rows = static_cast<int>(plan.state_rows);
+  c.base_splits = static_cast<int>(plan.base_splits), c.short_splits = static_cast<int>(plan.short_splits);
+  c.min_tiles_per_split = static_cast<int>(plan.min_tiles_per_split), c.state_rows = static_cast<int>(plan.state_rows);
   if (plan.workspace.size == 0) return c;
   const auto part = [&](size_t offset) { return static_cast<void*>(static_cast<std::byte*>(workspace) + offset); };
   c.tickets = static_cast<uint64*>(part(plan.workspace.tickets));

@@ -20,7 +20,7 @@ constexpr KernelType kKernel{.name = "sm90_kv",
                              .config_ints = kInts<KvConfig>,
                              .takes_tensor_maps = true};
 constexpr const KernelType* kKernels[] = {&kKernel};
-constexpr int kMaxStages = 4, kMaxLoneStages = 8;
+constexpr int kMaxStages = 4, kMaxSingleCtaStages = 8;
 
 // One more warp is the producer.
 constexpr KvTiles kTiles[] = {
@@ -69,7 +69,7 @@ const char* why_not(const CacheProblem& p) {
 // Whether there are so few row tiles that one CTA per SM is enough, even if long sequences are split. Such a CTA has
 // all shared memory of its SM, and most of its keys are in flight before its queries have arrived. The usual board
 // decides, so that the kernel depends only on the architecture.
-bool is_lone(const CacheProblem& p, const KvTiles& t, const Arch& arch) {
+bool suits_single_cta_per_sm(const CacheProblem& p, const KvTiles& t, const Arch& arch) {
   const int64_t tiles = row_tiles(p, t.tile_q);
   return p.num_splits == 0 && (kMaxCuts * tiles <= arch.usual_sms ||
                                fills_once(tiles, max_key_tiles(p, t.tile_q, t.tile_k), arch.usual_sms));
@@ -103,11 +103,11 @@ constexpr Tunable<KvConfig> kTunable{"sm90", kKvMembers, config_limits};
 // there are keys for them, provided that keys begin with the first row. If all CTAs start at once, that hides the time
 // until the work is known; if others follow, it saves nothing, and has been seen to cost up to 2%. Without splits, two
 // tiles are loaded; with few splits, the second tile belongs to another split.
-void know_first_tiles(KvPlan& plan, const CacheProblem& p, const KvConfig& c) {
+void plan_prefetch(KvPlan& plan, const CacheProblem& p, const KvConfig& c) {
   const bool from_first_row = !p.cache.leftpad && p.window_left >= p.len_k && p.len_k > 0;
-  if (!from_first_row || !plan.at_once) return;
-  plan.known_splits = plan.eager_splits;
-  plan.known_tiles = plan.splits == 1 && p.len_k > c.tile_k ? 2 : 1;
+  if (!from_first_row || !plan.all_resident) return;
+  plan.prefetched_splits = plan.base_splits;
+  plan.prefetched_tiles = plan.splits == 1 && p.len_k > c.tile_k ? 2 : 1;
 }
 
 // How many parts of tiles, keys or values, a CTA keeps in flight. Memory is busy with 44 KiB per SM in flight, while
@@ -117,7 +117,7 @@ int64_t parts_in_flight(const KvPlan& plan, const KvConfig& c) {
   constexpr int64_t kBytes = 44 << 10;
   const int64_t parts = parts_of_tile(c), all = parts * c.stages, bytes = stage_bytes(c) / parts;
   if (plan.box_rows != c.tile_k || c.ctas_per_sm != 1 || by_warpgroups(c)) return all;
-  return std::min(all, std::max(parts * plan.known_tiles, 1 + (kBytes + bytes - 1) / bytes));
+  return std::min(all, std::max(parts * plan.prefetched_tiles, 1 + (kBytes + bytes - 1) / bytes));
 }
 
 // Whether splits exchange their partial sums (kernels/kv/exchange.h), for which all CTAs must be resident. Every warp
@@ -125,7 +125,7 @@ int64_t parts_in_flight(const KvPlan& plan, const KvConfig& c) {
 // are faster (docs/lab/kv.md).
 bool is_worth_exchange(const KvPlan& plan, const KvConfig& c) {
   constexpr int64_t kMaxUnits = 4;  // per warp
-  if (!c.fast_decode || !plan.at_once || plan.splits == 1 || c.ctas_per_sm != 1) return false;
+  if (!c.fast_decode || !plan.all_resident || plan.splits == 1 || c.ctas_per_sm != 1) return false;
   return plan.state_rows * (c.dim_v / kExchangeColumns) <= kMaxUnits * plan.splits * (num_threads(c) / 32);
 }
 
@@ -144,19 +144,19 @@ KvPlan plan(const CacheProblem& p, const PlanTarget& target) {
     choose_tiles(
         c, p, arch, kTiles,
         [&](const KvTiles& t, const KvConfig& tiled) {
-          if (t.lone && !is_lone(p, t, arch)) return false;
+          if (t.single_cta_per_sm && !suits_single_cta_per_sm(p, t, arch)) return false;
           return !by_warpgroups(tiled) || (!tiled.v_in_k && is_worth_warpgroups(p, t, arch));
         },
         // More stages than usual if no other CTA would share the SM anyway.
         [](const KvTiles& t, const KvConfig& tiled) {
-          return t.lone || by_warpgroups(tiled) ? kMaxLoneStages : kMaxStages;
+          return t.single_cta_per_sm || by_warpgroups(tiled) ? kMaxSingleCtaStages : kMaxStages;
         });
   plan.box_rows = box_rows_of(p, c);
   // Calls with many queries take long anyway; a fixed number of splits promises the same bits for a row in any call.
   c.fast_decode = !by_warpgroups(c) && p.num_splits == 0 && is_fast_decode(p) ? (p.cache ? 1 : kWholeCache) : 0;
   plan_splits(plan, p, c, target, ShortSplits::yes);
   c.l2_exchange = target.reduction == SplitReduction::exchange && is_worth_exchange(plan, c);
-  know_first_tiles(plan, p, c);
+  plan_prefetch(plan, p, c);
   plan.loads_in_flight = parts_in_flight(plan, c);
   plan_launch(plan, p, kKernel, c, arch);
   if (c.fast_decode && plan.launch.grid_x != 0) {
@@ -177,7 +177,7 @@ PrologueLoads prologue_loads(const CacheProblem& p, const KvPlan& plan) {
   f.by_page_size = by(f.page_size);
   f.last_row = as_int(std::max<int64_t>(1, p.len_k) - 1), f.last_entry = as_int(std::max<int64_t>(1, c.entries) - 1);
   f.row_tiles = static_cast<int>(plan.row_tiles), f.by_row_tiles = by(plan.row_tiles);
-  f.splits = static_cast<short>(plan.known_splits), f.tiles = static_cast<unsigned char>(plan.known_tiles);
+  f.splits = static_cast<short>(plan.prefetched_splits), f.tiles = static_cast<unsigned char>(plan.prefetched_tiles);
   f.box_bits = static_cast<unsigned char>(std::countr_zero(static_cast<unsigned>(plan.tile_k / plan.box_rows)));
   f.k_head = p.k.head_stride != 0, f.k_entry = p.k.batch_stride != 0;
   f.v_head = p.v.head_stride != 0, f.v_entry = p.v.batch_stride != 0;
@@ -194,7 +194,7 @@ Sm90KvParams params_of(const CacheProblem& p, const KvPlan& plan, const LaunchCo
           prologue_loads(p, plan),
           kv_params(p, plan, context.workspace, context.tile_counts),
           static_cast<int>(plan.first_wave_ctas),
-          plan.at_once ? kManyTiles / plan.launch.kernel.as<KvConfig>().ctas_per_sm : 0,
+          plan.all_resident ? kManyTiles / plan.launch.kernel.as<KvConfig>().ctas_per_sm : 0,
           static_cast<int>(plan.loads_in_flight)};
 }
 

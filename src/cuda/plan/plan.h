@@ -56,17 +56,17 @@ struct KvPlan {
   const Family<CacheProblem, KvPlan>* family = nullptr;
   int tile_q = 0, tile_k = 0;
   Launch launch;
-  int64_t row_tiles = 0;     // per sequence and key/value head
-  int64_t splits = 1;        // of the keys of such a tile
-  int64_t eager_splits = 1;  // as in KvParams
-  int64_t least_tiles = 1;
+  int64_t row_tiles = 0;    // per sequence and key/value head
+  int64_t splits = 1;       // of the keys of such a tile
+  int64_t base_splits = 1;  // as in KvParams
+  int64_t min_tiles_per_split = 1;
   int64_t short_splits = 0;
-  int64_t state_rows = 0;       // rows of a tile whose partial sums are kept
-  int64_t first_wave_ctas = 0;  // CTAs that are resident from the start
-  bool at_once = false;         // all of them are
-  int64_t box_rows = 0;         // sm90: rows of a TMA box
-  int64_t known_splits = 0;     // sm90: as in PrologueLoads
-  int64_t known_tiles = 0;
+  int64_t state_rows = 0;         // rows of a tile whose partial sums are kept
+  int64_t first_wave_ctas = 0;    // CTAs that are resident from the start
+  bool all_resident = false;      // all of them are
+  int64_t box_rows = 0;           // sm90: rows of a TMA box
+  int64_t prefetched_splits = 0;  // sm90: as in PrologueLoads
+  int64_t prefetched_tiles = 0;
   int64_t loads_in_flight = 0;  // sm90: as in Sm90KvParams
   KvWorkspace workspace;
   const char* reason = nullptr;  // why this many splits, for explain

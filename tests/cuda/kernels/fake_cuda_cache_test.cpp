@@ -322,7 +322,7 @@ TEST_F(FakeCache, ShortSplitsAreAddedUpLikeAllOthers) {
   gpus.on_launch = [](const FakeLaunch& l) {
     Sm90KvParams params;
     std::memcpy(static_cast<void*>(&params), l.params, sizeof params);
-    params.cache.eager_splits = 2, params.cache.least_tiles = 2, params.cache.short_splits = 3;
+    params.cache.base_splits = 2, params.cache.min_tiles_per_split = 2, params.cache.short_splits = 3;
     params.prologue.splits = 2, params.prologue.tiles = 1;
     ctas = grid_of(l).ctas();
     running.fault = kernel_emulator::run_cache_kernel(running.config.data(), running.config.size(), &params, grid_of(l),

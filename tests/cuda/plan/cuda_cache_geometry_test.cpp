@@ -214,19 +214,19 @@ void expect_partition(const KvParams& p, int count) {
 TEST(CacheGeometry, SplitsAreAPartitionWithoutEmptyParts) {
   KvParams p{};
   for (p.splits = 1; p.splits < 70; p.splits += 3)
-    for (p.eager_splits = 1; p.eager_splits <= p.splits; p.eager_splits += 5)
-      for (p.least_tiles = 1; p.least_tiles <= 3; ++p.least_tiles) {
+    for (p.base_splits = 1; p.base_splits <= p.splits; p.base_splits += 5)
+      for (p.min_tiles_per_split = 1; p.min_tiles_per_split <= 3; ++p.min_tiles_per_split) {
         p.short_splits = 0;
         for (int count = 0; count < 400; ++count) ASSERT_NO_FATAL_FAILURE(expect_partition(p, count));
-        if (p.least_tiles == 1) continue;  // a fixed number of splits has no short ones
-        for (p.short_splits = 1; p.short_splits <= p.splits - p.eager_splits && p.short_splits < 6; ++p.short_splits)
+        if (p.min_tiles_per_split == 1) continue;  // a fixed number of splits has no short ones
+        for (p.short_splits = 1; p.short_splits <= p.splits - p.base_splits && p.short_splits < 6; ++p.short_splits)
           for (int count = 0; count < 400; count += 3) ASSERT_NO_FATAL_FAILURE(expect_partition(p, count));
       }
 }
 
 TEST(CacheGeometry, LongSequencesUseMoreSplits) {
   KvParams p{};
-  p.splits = 8, p.eager_splits = 2, p.least_tiles = 2;
+  p.splits = 8, p.base_splits = 2, p.min_tiles_per_split = 2;
   const auto used = [&](int tiles) { return used_splits(p, {0, tiles}).long_splits; };
   EXPECT_EQ(used(3), 1);
   EXPECT_EQ(used(4), 2);
@@ -237,7 +237,7 @@ TEST(CacheGeometry, LongSequencesUseMoreSplits) {
 
 TEST(CacheGeometry, ShortSplitsAreTheLastItems) {
   KvParams p{};
-  p.splits = 6, p.eager_splits = 2, p.least_tiles = 2, p.short_splits = 4, p.row_tiles = 1;
+  p.splits = 6, p.base_splits = 2, p.min_tiles_per_split = 2, p.short_splits = 4, p.row_tiles = 1;
   p.attention.batch = 5, p.attention.heads_k = 3;
   const TileRange tiles{0, 128};
   const UsedSplits used = used_splits(p, tiles);

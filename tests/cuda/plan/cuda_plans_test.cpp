@@ -109,8 +109,8 @@ std::string cache_lines(const TypicalCache& t, const Arch& arch) {
   return or_refusal([&] {
     const KvPlan plan = plan_kv(cache_of(t), arch, arch.usual_sms, Kernels::best);
     if (plan.launch.grid_x == 0) return std::string("  nothing to do\n");
-    return join(line(plan.launch), "  splits ", plan.splits, ", ", plan.eager_splits, " of ", plan.least_tiles,
-                " tiles at least, ", plan.short_splits, " short, ", plan.known_splits, " with a known tile, ",
+    return join(line(plan.launch), "  splits ", plan.splits, ", ", plan.base_splits, " of ", plan.min_tiles_per_split,
+                " tiles at least, ", plan.short_splits, " short, ", plan.prefetched_splits, " with a known tile, ",
                 plan.row_tiles, " tiles of rows, workspace ", plan.workspace.size, "\n");
   });
 }
@@ -230,9 +230,9 @@ TEST(Plans, OfACacheKnowTheFirstTileWhereKeysBeginWithTheFirstRow) {
     CacheProblem p = cache_of(t);
     change(p);
     const KvPlan plan = plan_kv(p, arch_named("sm_90a"), 132, Kernels::best);
-    EXPECT_TRUE(plan.known_splits == 0 || plan.known_splits == plan.eager_splits);
-    EXPECT_EQ(plan.known_tiles != 0, plan.known_splits != 0);
-    return plan.known_splits != 0;
+    EXPECT_TRUE(plan.prefetched_splits == 0 || plan.prefetched_splits == plan.base_splits);
+    EXPECT_EQ(plan.prefetched_tiles != 0, plan.prefetched_splits != 0);
+    return plan.prefetched_splits != 0;
   };
   static const int32_t number = 0;
   const auto as_it_is = [](CacheProblem&) {};
@@ -253,7 +253,7 @@ TEST(Plans, OfACacheKnowTwoTilesOfKeysThatAreNotSplit) {
   const auto known = [](int64_t batch, int64_t room) {
     CacheProblem p = cache_of({.batch = batch});
     p.len_k = room;
-    return plan_kv(p, arch_named("sm_90a"), 132, Kernels::best).known_tiles;
+    return plan_kv(p, arch_named("sm_90a"), 132, Kernels::best).prefetched_tiles;
   };
   EXPECT_EQ(known(1, 8192), 1);
   EXPECT_EQ(known(16, 8192), 2);
@@ -270,7 +270,7 @@ TEST(Plans, OfACacheKeepFewPartsOfTilesInFlight) {
     const KvPlan plan = plan_kv(p, arch_named("sm_90a"), 132, Kernels::best);
     const auto c = plan.launch.kernel.as<KvConfig>();
     const int64_t parts = parts_of_tile(c);
-    EXPECT_GE(plan.loads_in_flight, std::max<int64_t>(2, parts * plan.known_tiles));
+    EXPECT_GE(plan.loads_in_flight, std::max<int64_t>(2, parts * plan.prefetched_tiles));
     EXPECT_LE(plan.loads_in_flight, parts * c.stages);
     return std::pair<int64_t, int64_t>(plan.loads_in_flight, parts * c.stages);
   };
