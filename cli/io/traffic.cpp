@@ -90,7 +90,7 @@ TileStats walked_tiles(const Problem& p, int64_t tile_q, int64_t tile_k) {
   return tiles;
 }
 
-Traffic traffic_of(const ForwardProblem& p, const cuda::Arch& arch, cuda::Kernels kernels) {
+Traffic traffic_of(const ForwardProblem& p, const cuda::Arch& arch, cuda::KernelPreference kernels) {
   // Plans without split keys, because the traffic of partial results is not modelled.
   const cuda::ForwardPlan plan = cuda::plan_forward(p, arch, kernels, nullptr, {.has_workspace = false});
   const bool copies_boxes = plan.launch.kernel.type->takes_tensor_maps;
@@ -196,7 +196,7 @@ class BackwardWalk {
 
 }  // namespace
 
-Traffic traffic_of(const BackwardProblem& p, const cuda::Arch& arch, cuda::Kernels kernels) {
+Traffic traffic_of(const BackwardProblem& p, const cuda::Arch& arch, cuda::KernelPreference kernels) {
   const cuda::BackwardPlan plan = cuda::plan_backward(p, arch, cuda::Reproducible::no, kernels);
   const Rows row(p);
   const double heads_q = real(p.batch * p.heads_q), heads_k = real(p.batch * p.heads_k);

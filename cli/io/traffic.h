@@ -28,9 +28,9 @@ struct Traffic {
 
 // For plan_forward and plan_backward on this architecture; lengths are those of the tensors.
 Traffic traffic_of(const ForwardProblem& problem, const cuda::Arch& arch,
-                   cuda::Kernels kernels = cuda::wanted_kernels());
+                   cuda::KernelPreference kernels = cuda::kernel_preference());
 Traffic traffic_of(const BackwardProblem& problem, const cuda::Arch& arch,
-                   cuda::Kernels kernels = cuda::wanted_kernels());
+                   cuda::KernelPreference kernels = cuda::kernel_preference());
 
 // The tile statistics of a call with tiles of this shape, from the geometry that the kernels share.
 TileStats walked_tiles(const Problem& problem, int64_t tile_q, int64_t tile_k);

@@ -76,7 +76,7 @@ std::string ask_hopper(const Question& question) {
   const Sketch sketch = sketch_of(question);
   const cuda::Arch arch = cuda::arch_named("sm_90a");
   const auto answer = [&](const auto& problem, const auto& plan) {
-    const auto rejected = cuda::rejections(problem, arch, cuda::Kernels::best);
+    const auto rejected = cuda::rejections(problem, arch, cuda::KernelPreference::best);
     return rejected.empty() ? join(plan.tile_q, " x ", plan.tile_k) : join("no: ", rejected[0].reason);
   };
   const auto attention = detail::to_c(sketch.attention);
@@ -84,10 +84,10 @@ std::string ask_hopper(const Question& question) {
   try {
     if (question.options.backward) {
       const BackwardProblem p = describe(attention, detail::to_c(sketch.tensors), Memory{0}, copies);
-      return answer(p, plan_backward(p, arch, cuda::Reproducible::no, cuda::Kernels::best));
+      return answer(p, plan_backward(p, arch, cuda::Reproducible::no, cuda::KernelPreference::best));
     }
     const ForwardProblem p = describe(attention, detail::to_c(sketch.outputs), Memory{0}, copies);
-    return answer(p, plan_forward(p, arch, cuda::Kernels::best));
+    return answer(p, plan_forward(p, arch, cuda::KernelPreference::best));
   } catch (const FlashAttentionError&) {
     return "no kernel at all: see limits";
   }

@@ -62,15 +62,15 @@ std::vector<Candidate> near_plan(const Problem& problem, const Plan& plan, const
 // Tiles are those of a plan that does not split keys; how the CTAs of a call share its work does not depend on the
 // choice.
 cuda::ForwardPlan forward_plan(const BenchPoint& p, const TuneTarget& target, const Choice* choice) {
-  return cuda::plan_forward(cuda::forward_of(typical_of(p)), target.arch, cuda::wanted_kernels(), choice,
+  return cuda::plan_forward(cuda::forward_of(typical_of(p)), target.arch, cuda::kernel_preference(), choice,
                             {.has_workspace = false});
 }
 cuda::BackwardPlan backward_plan(const BenchPoint& p, const TuneTarget& target, const Choice* choice) {
   return cuda::plan_backward(cuda::backward_of(typical_of(p)), target.arch, cuda::Reproducible::no,
-                             cuda::wanted_kernels(), choice);
+                             cuda::kernel_preference(), choice);
 }
 cuda::KvPlan cache_plan(const BenchPoint& p, const TuneTarget& target, const Choice* choice) {
-  return cuda::plan_kv(cache_problem(p), target.arch, target.num_sms, cuda::wanted_kernels(), choice);
+  return cuda::plan_kv(cache_problem(p), target.arch, target.num_sms, cuda::kernel_preference(), choice);
 }
 
 // No second-level cache holds more scratch of one thread than this.
@@ -81,7 +81,7 @@ struct CpuTile {
   size_t scratch;
 };
 CpuTile cpu_tile(const BenchPoint& p, const Choice& choice) {
-  const tuned::Forced forced(choice);
+  const tuned::ScopedChoice forced(choice);
   const Execution alone{.num_threads = 1};
   if (p.direction == kBackward) {
     const BackwardProblem problem = cuda::backward_of(typical_of(p));

@@ -197,12 +197,12 @@ Trial::~Trial() = default;
 
 void Trial::run(const Candidate& candidate) {
   stop_if_asked();
-  const tuned::Forced forced(forced_by(candidate));
+  const tuned::ScopedChoice forced(forced_by(candidate));
   problem_.run();
 }
 
 std::vector<float> Trial::results(const Candidate& candidate) {
-  const tuned::Forced forced(forced_by(candidate));
+  const tuned::ScopedChoice forced(forced_by(candidate));
   problem_.fit_workspace();
   return problem_.results();
 }
@@ -211,7 +211,7 @@ std::string Trial::fault(const Candidate& candidate) {
   if (watchdog_) watchdog_->watch(to_string(candidate.choice));
   std::string text;
   {
-    const tuned::Forced forced(forced_by(candidate));
+    const tuned::ScopedChoice forced(forced_by(candidate));
     text = point_.direction == kDecode ? check::run_cache_case(cache_case_of(point_, candidate))
                                        : check::run_case(case_of(point_, candidate));
   }
@@ -229,7 +229,7 @@ std::string Trial::fault(const Candidate& candidate) {
 double Trial::first_time(const Candidate& candidate) {
   constexpr double kSeconds = 0.02;
   if (timer_) return quantile(times({&candidate}, kSeconds)[0], 0.5);
-  const tuned::Forced forced(forced_by(candidate));
+  const tuned::ScopedChoice forced(forced_by(candidate));
   double best = std::numeric_limits<double>::infinity();
   for (double sum = 0; sum < kSeconds; sum += best) {
     const auto start = Clock::now();
@@ -254,7 +254,7 @@ std::vector<std::vector<double>> Trial::times(const std::vector<const Candidate*
   for (int n = 0; n < kRounds; ++n)
     for (size_t c = 0; c < candidates.size(); ++c) {
       watchdog_->watch(to_string(candidates[c]->choice));
-      const tuned::Forced forced(forced_by(*candidates[c]));
+      const tuned::ScopedChoice forced(forced_by(*candidates[c]));
       problem_.fit_workspace();
       const auto more = timer_->times([this] { stop_if_asked(), problem_.run(); }, turn).milliseconds;
       times[c].insert(times[c].end(), more.begin(), more.end());

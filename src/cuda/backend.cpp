@@ -69,7 +69,7 @@ void forward(const ForwardProblem& p, const Execution& e) {
     return enqueue_behind_counters(p, e, plan_of(p, state, false), state);
   try {
     enqueue_behind_counters(p, e, plan, state);
-  } catch (const NoRoomForAll&) {
+  } catch (const CooperativeLaunchTooLarge&) {
     enqueue_behind_counters(p, e, plan_of(p, state, true, SplitReduction::ticket), state);
   }
 }
@@ -84,7 +84,7 @@ void attend_cache(const CacheProblem& p, const Execution& e) {
   const DeviceState& state = device(p.memory.cuda_device);
   try {
     enqueue_behind_counters(p, e, plan_of(p, state), state);
-  } catch (const NoRoomForAll&) {
+  } catch (const CooperativeLaunchTooLarge&) {
     enqueue_behind_counters(p, e, plan_of(p, state, SplitReduction::ticket), state);
   }
 }

@@ -43,13 +43,13 @@ std::string mask_lines(const Problem& p, const Plan& plan, const Arch& arch) {
 }
 
 // A plan is made for a device, or for an architecture, for which nothing was measured.
-struct Somewhere {
+struct ExplainTarget {
   const Arch& arch;
   int num_sms;
   const DeviceState* device = nullptr;
 };
 
-std::string plan_lines(const ForwardProblem& p, const Execution& e, const Somewhere& at) {
+std::string plan_lines(const ForwardProblem& p, const Execution& e, const ExplainTarget& at) {
   const ForwardPlan plan = at.device ? plan_of(p, *at.device) : plan_forward(p, at.arch);
   std::string text = config_lines(p, plan, at.arch) + mask_lines(p, plan, at.arch);
   if (plan.splits > 1) text += join("splits     ", plan.splits, " of the keys, for ", at.num_sms, " SMs\n");
@@ -57,7 +57,7 @@ std::string plan_lines(const ForwardProblem& p, const Execution& e, const Somewh
   return text + join("workspace  ", bytes_with_summary(p, plan, TileCounts::bytes(e) + plan.workspace.size), " bytes");
 }
 
-std::string plan_lines(const BackwardProblem& p, const Execution& e, const Somewhere& at) {
+std::string plan_lines(const BackwardProblem& p, const Execution& e, const ExplainTarget& at) {
   const BackwardPlan plan =
       at.device ? plan_of(p, *at.device, reproducible(e)) : plan_backward(p, at.arch, reproducible(e));
   std::string text = config_lines(p, plan, at.arch) + mask_lines(p, plan, at.arch);
@@ -65,7 +65,7 @@ std::string plan_lines(const BackwardProblem& p, const Execution& e, const Somew
   return text + join("workspace  ", bytes_with_summary(p, plan, plan.workspace.size), " bytes");
 }
 
-std::string plan_lines(const CacheProblem& p, const Execution& e, const Somewhere& at) {
+std::string plan_lines(const CacheProblem& p, const Execution& e, const ExplainTarget& at) {
   const KvPlan plan = at.device ? plan_of(p, *at.device) : plan_kv(p, at.arch, at.num_sms);
   return join(config_lines(p, plan, at.arch), "splits     ", plan.splits, " for ", at.num_sms, " SMs; ",
               plan.base_splits, " of them where each has ", plan.min_tiles_per_split,
@@ -76,7 +76,7 @@ std::string plan_lines(const CacheProblem& p, const Execution& e, const Somewher
 
 // That no kernel computes a problem is an answer, too.
 template <class P>
-std::string explain_backend(const P& p, const Execution& e, const Somewhere& at, const std::string& where) {
+std::string explain_backend(const P& p, const Execution& e, const ExplainTarget& at, const std::string& where) {
   try {
     return join("backend    cuda: ", where, "\n", plan_lines(p, e, at));
   } catch (const FlashAttentionError& error) {

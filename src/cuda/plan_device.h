@@ -8,18 +8,18 @@ namespace cuflash::cuda {
 
 inline ForwardPlan plan_of(const ForwardProblem& p, const DeviceState& device, bool has_workspace = true,
                            SplitReduction reduction = SplitReduction::exchange) {
-  return plan_forward(p, device.arch, wanted_kernels(), choice_for(*device.tuned, tuned::Direction::forward, p),
+  return plan_forward(p, device.arch, kernel_preference(), choice_for(*device.tuned, tuned::Direction::forward, p),
                       {device.num_sms, has_workspace, reduction});
 }
 inline BackwardPlan plan_of(const BackwardProblem& p, const DeviceState& device, Reproducible reproducible) {
   // Summing in order takes another kernel than the one that was tuned.
   const tuned::Choice* choice =
       reproducible == Reproducible::yes ? nullptr : choice_for(*device.tuned, tuned::Direction::backward, p);
-  return plan_backward(p, device.arch, reproducible, wanted_kernels(), choice);
+  return plan_backward(p, device.arch, reproducible, kernel_preference(), choice);
 }
 inline KvPlan plan_of(const CacheProblem& p, const DeviceState& device,
                       SplitReduction reduction = SplitReduction::exchange) {
-  return plan_kv(p, device.arch, device.num_sms, wanted_kernels(),
+  return plan_kv(p, device.arch, device.num_sms, kernel_preference(),
                  choice_for(*device.tuned, tuned::Direction::decode, p), reduction);
 }
 

@@ -177,7 +177,7 @@ const Choice* choice_for(const Choices& choices, Direction direction, const Prob
   return found == choices.end() ? nullptr : &found->second.choice;
 }
 
-Forced::Forced(const Choice& choice) : choice_(choice), before_(forced.exchange(&choice_)) {}
-Forced::~Forced() { forced.store(before_); }
+ScopedChoice::ScopedChoice(const Choice& choice) : choice_(choice), before_(forced.exchange(&choice_)) {}
+ScopedChoice::~ScopedChoice() { forced.store(before_); }
 
 }  // namespace cuflash::tuned

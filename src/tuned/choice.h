@@ -60,7 +60,7 @@ struct Choice {
   std::string family;
   int tile_q = 0, tile_k = 0;
   int row_warps = 0, key_warps = 0, column_warps = 0, warpgroups = 0;
-  int stages = 0, ctas_per_sm = 0, order = 0;
+  int stages = 0, ctas_per_sm = 0, schedule = 0;
   int splits = 0;   // 0: the plan decides
   int adds_dq = 0;  // backward: 1: the kernel of dK and dV adds dQ, 0: dQ has a kernel of its own
 
@@ -79,7 +79,7 @@ inline constexpr std::array<Member, 11> kMembers{{{"tile_q", &Choice::tile_q},
                                                   {"warpgroups", &Choice::warpgroups},
                                                   {"stages", &Choice::stages},
                                                   {"ctas_per_sm", &Choice::ctas_per_sm},
-                                                  {"order", &Choice::order},
+                                                  {"order", &Choice::schedule},
                                                   {"splits", &Choice::splits},
                                                   {"adds_dq", &Choice::adds_dq}}};
 
@@ -103,12 +103,12 @@ const Choice* choice_for(const Choices& choices, Direction direction, const Prob
 
 // For the tuner: while an object of this type lives, every plan of the process gets this choice and uses it if it is
 // legal.
-class Forced {
+class ScopedChoice {
  public:
-  explicit Forced(const Choice& choice);
-  ~Forced();
-  Forced(const Forced&) = delete;
-  Forced& operator=(const Forced&) = delete;
+  explicit ScopedChoice(const Choice& choice);
+  ~ScopedChoice();
+  ScopedChoice(const ScopedChoice&) = delete;
+  ScopedChoice& operator=(const ScopedChoice&) = delete;
 
  private:
   const Choice choice_;

@@ -163,7 +163,7 @@ TEST_F(FakeGpus, DamageOnTheDeviceIsFound) {
 
 // TMA writes whole pieces of 16 bytes, and so beyond a row of 57 elements. Strides of a single row forbid no tensor map.
 TEST_F(FakeGpus, OutputsOfOddRowsAreNotStoredByTma) {
-  if (cuda::wanted_kernels() != cuda::Kernels::best)
+  if (cuda::kernel_preference() != cuda::KernelPreference::best)
     GTEST_SKIP() << "CUFLASH_CUDA_KERNELS excludes kernels with tensor maps";
   static int launches = 0;
   gpus.on_launch = [](const FakeLaunch& launch) {
@@ -338,7 +338,7 @@ TEST_F(FakeGpus, ACachedCallAllocatesNothing) {
 
 // All tensors of both problems have the same layout.
 TEST_F(FakeGpus, TensorMapsHaveTheAddressesOfTheirCall) {
-  if (cuda::wanted_kernels() != cuda::Kernels::best)
+  if (cuda::kernel_preference() != cuda::KernelPreference::best)
     GTEST_SKIP() << "CUFLASH_CUDA_KERNELS excludes kernels with tensor maps";
   static int maps_seen = 0;
   gpus.on_launch = [](const FakeLaunch& launch) {
@@ -355,7 +355,7 @@ TEST_F(FakeGpus, TensorMapsHaveTheAddressesOfTheirCall) {
 }
 
 TEST_F(FakeGpus, OfTheKernelsOfBackwardThoseForHopperTakeTensorMaps) {
-  if (cuda::wanted_kernels() != cuda::Kernels::best)
+  if (cuda::kernel_preference() != cuda::KernelPreference::best)
     GTEST_SKIP() << "CUFLASH_CUDA_KERNELS excludes kernels with tensor maps";
   struct Launched {
     int main, dq, others;
@@ -393,7 +393,7 @@ TEST_F(FakeGpus, OfTheKernelsOfBackwardThoseForHopperTakeTensorMaps) {
 
 // The tuner's candidates are launched, and their results are compared with the oracle.
 TEST_F(FakeGpus, CandidatesOfTheTunerAreCompiledLaunchedAndChecked) {
-  const bool hopper = cuda::wanted_kernels() == cuda::Kernels::best;
+  const bool hopper = cuda::kernel_preference() == cuda::KernelPreference::best;
   static std::string launched;
   const auto emulate_all = [](const FakeLaunch& launch) {
     if (launch.params_size == sizeof(ForwardParams)) emulate(*static_cast<const ForwardParams*>(launch.params));

@@ -299,13 +299,14 @@ TEST(Traffic, DqAloneIsWhatTheTilesLoadAndStore) {
       SCOPED_TRACE(::testing::Message() << g.name << " Sq=" << len_q << " Sk=" << len_k);
       BackwardProblem problem = backward_problem(sketched(g, len_q, len_k, DType::f16, 64, 32));
       problem.dk = {}, problem.dv = {};
-      const cuda::BackwardPlan plan = cuda::plan_backward(problem, arch, cuda::Reproducible::no, cuda::Kernels::best);
+      const cuda::BackwardPlan plan =
+          cuda::plan_backward(problem, arch, cuda::Reproducible::no, cuda::KernelPreference::best);
       ASSERT_EQ(plan.main.grid_x, 0u);
       Counted counted{g, problem, plan.dq_tile_q, plan.dq_tile_k};
       const double stats = (2 * 64 + 4) * 4;
       counted.dq_alone(stats);
       const double tiles = static_cast<double>((len_q + 63) / 64), rows = static_cast<double>(len_q);
-      const cli::Moved moved = cli::traffic_of(problem, arch, cuda::Kernels::best).walk;
+      const cli::Moved moved = cli::traffic_of(problem, arch, cuda::KernelPreference::best).walk;
       EXPECT_EQ(moved.read, 2 * (counted.moved.read + rows * (2 * counted.row_v() + 4)));
       EXPECT_EQ(moved.written, 2 * (counted.moved.written + tiles * stats));
       EXPECT_EQ(moved.added, 0);
@@ -316,7 +317,7 @@ TEST(Traffic, ForwardIsWhatTheTilesLoadAndStore) {
   const cuda::Arch arch = cuda::arch_named("sm_90a");
   for (const Geometry& g : kGeometries)
     for (auto [len_q, len_k] : kLengths)
-      for (const cuda::Kernels kernels : {cuda::Kernels::portable, cuda::Kernels::best}) {
+      for (const cuda::KernelPreference kernels : {cuda::KernelPreference::portable, cuda::KernelPreference::best}) {
         SCOPED_TRACE(::testing::Message() << g.name << " Sq=" << len_q << " Sk=" << len_k);
         const ForwardProblem problem = forward_problem(sketched(g, len_q, len_k, DType::f16, 64, 32));
         const cuda::ForwardPlan plan = cuda::plan_forward(problem, arch, kernels, nullptr, {.has_workspace = false});
@@ -339,7 +340,7 @@ TEST(Traffic, BackwardIsWhatTheTilesLoadAddAndStore) {
   const cuda::Arch arch = cuda::arch_named("sm_90a");
   for (const Geometry& g : kGeometries)
     for (auto [len_q, len_k] : kLengths)
-      for (const cuda::Kernels kernels : {cuda::Kernels::portable, cuda::Kernels::best}) {
+      for (const cuda::KernelPreference kernels : {cuda::KernelPreference::portable, cuda::KernelPreference::best}) {
         SCOPED_TRACE(::testing::Message() << g.name << " Sq=" << len_q << " Sk=" << len_k);
         // Enough sequences that dQ has no kernel of its own, which a GPU that is not full would run beside the other.
         constexpr int kBatch = 128;
@@ -365,14 +366,14 @@ TEST(Traffic, OfOneHeadIsThatOnPaper) {
   options.heads = 1;
   const cuda::Arch arch = cuda::arch_named("sm_90a");
   constexpr double kRows = 128 * 64 * 2, kMatrix = 128 * 128 * 2, kState = 128 * 4;
-  const cli::Traffic forward = cli::traffic_of(forward_problem(options), arch, cuda::Kernels::portable);
+  const cli::Traffic forward = cli::traffic_of(forward_problem(options), arch, cuda::KernelPreference::portable);
   EXPECT_EQ(forward.walk.total(), 4 * kRows);
   EXPECT_EQ(forward.least, 4 * kRows);
   EXPECT_EQ(forward.naive, 4 * kMatrix + 4 * kRows);
   EXPECT_EQ(forward.paper, 2 * kRows + 3 * kRows + 4 * kState);  // all keys are one tile: 227 KiB hold 454 of them
   EXPECT_EQ(forward.dense_flops, 4.0 * 128 * 128 * 64);
 
-  const cli::Traffic backward = cli::traffic_of(backward_problem(options), arch, cuda::Kernels::portable);
+  const cli::Traffic backward = cli::traffic_of(backward_problem(options), arch, cuda::KernelPreference::portable);
   ASSERT_EQ(backward.tiles.tile_q, 64);
   ASSERT_EQ(backward.tiles.tile_k, 128);
   constexpr double kStats = 2 * (2 * 64 + 4) * 4, kSums = 128 * 64 * 4;  // of two tiles of queries

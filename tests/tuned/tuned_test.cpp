@@ -15,14 +15,14 @@ namespace cuflash::tuned {
 namespace {
 
 using cuda::arch_named;
-using cuda::Kernels;
+using cuda::KernelPreference;
 using cuda::Reproducible;
 
 constexpr int32_t kInteger = 0;
 
 Choice sm90_forward_choice() {
   Choice choice{"sm90", 0, 96};
-  choice.warpgroups = 2, choice.stages = 2, choice.order = 3;
+  choice.warpgroups = 2, choice.stages = 2, choice.schedule = 3;
   return choice;
 }
 
@@ -192,17 +192,18 @@ TEST(TunedPlans, take_a_legal_choice_for_their_kernel) {
   const ForwardProblem p = cuda::forward_of({});
   const cuda::Arch hopper = arch_named("sm_90a"), ampere = arch_named("sm_80");
   Choice choice = sm90_forward_choice();
-  const cuda::ForwardPlan plan = plan_forward(p, hopper, Kernels::best, &choice);
+  const cuda::ForwardPlan plan = plan_forward(p, hopper, KernelPreference::best, &choice);
   EXPECT_TRUE(plan.tuned);
   EXPECT_EQ(plan.tile_k, 96);
   EXPECT_EQ(plan.launch.shared_bytes, shared_bytes(plan.launch.kernel.as<Sm90ForwardConfig>()));
   EXPECT_STREQ(plan.reason, cuda::kTunedReason);
-  EXPECT_FALSE(plan_forward(p, hopper, Kernels::portable, &choice).tuned) << "of another kernel";
-  EXPECT_FALSE(plan_forward(p, ampere, Kernels::best, &choice).tuned) << "of another kernel";
+  EXPECT_FALSE(plan_forward(p, hopper, KernelPreference::portable, &choice).tuned) << "of another kernel";
+  EXPECT_FALSE(plan_forward(p, ampere, KernelPreference::best, &choice).tuned) << "of another kernel";
   // What belongs to an option is not chosen: the problem decides.
-  const cuda::ForwardPlan capped = plan_forward(cuda::forward_of({.options = 1}), hopper, Kernels::best, &choice);
+  const cuda::ForwardPlan capped =
+      plan_forward(cuda::forward_of({.options = 1}), hopper, KernelPreference::best, &choice);
   EXPECT_TRUE(capped.tuned);
-  EXPECT_EQ(capped.launch.kernel.as<Sm90ForwardConfig>().schedule, choice.order | kFixedMax);
+  EXPECT_EQ(capped.launch.kernel.as<Sm90ForwardConfig>().schedule, choice.schedule | kFixedMax);
   for (const auto& [member, value] : {std::pair{&Choice::tile_k, 0},
                                       {&Choice::tile_k, 8},
                                       {&Choice::tile_k, 1 << 30},
@@ -210,51 +211,51 @@ TEST(TunedPlans, take_a_legal_choice_for_their_kernel) {
                                       {&Choice::warpgroups, 5},
                                       {&Choice::stages, 1},
                                       {&Choice::stages, 1000},
-                                      {&Choice::order, 16}}) {
+                                      {&Choice::schedule, 16}}) {
     Choice illegal = choice;
     illegal.*member = value;
-    EXPECT_FALSE(plan_forward(p, hopper, Kernels::best, &illegal).tuned) << to_string(illegal);
+    EXPECT_FALSE(plan_forward(p, hopper, KernelPreference::best, &illegal).tuned) << to_string(illegal);
   }
 
   Choice portable{"portable", 64, 64, 4, 0, 1};
   portable.stages = 1, portable.ctas_per_sm = 2;
-  const cuda::ForwardPlan on_ampere = plan_forward(p, ampere, Kernels::best, &portable);
+  const cuda::ForwardPlan on_ampere = plan_forward(p, ampere, KernelPreference::best, &portable);
   EXPECT_TRUE(on_ampere.tuned);
   EXPECT_EQ(on_ampere.tile_q, 64);
   portable.tile_q = 48;
-  EXPECT_FALSE(plan_forward(p, ampere, Kernels::best, &portable).tuned);
+  EXPECT_FALSE(plan_forward(p, ampere, KernelPreference::best, &portable).tuned);
 
   Choice backward{"sm90"};
   backward.warpgroups = 2, backward.stages = 2;
-  EXPECT_TRUE(plan_backward(cuda::backward_of({}), hopper, Reproducible::no, Kernels::best, &backward).tuned);
+  EXPECT_TRUE(plan_backward(cuda::backward_of({}), hopper, Reproducible::no, KernelPreference::best, &backward).tuned);
   backward.warpgroups = 3;
-  EXPECT_FALSE(plan_backward(cuda::backward_of({}), hopper, Reproducible::no, Kernels::best, &backward).tuned);
+  EXPECT_FALSE(plan_backward(cuda::backward_of({}), hopper, Reproducible::no, KernelPreference::best, &backward).tuned);
   Choice other{"portable", 32, 64, 0, 4, 1};
   other.stages = 1, other.ctas_per_sm = 1;
   const cuda::BackwardPlan changed =
-      plan_backward(cuda::backward_of({}), ampere, Reproducible::no, Kernels::best, &other);
+      plan_backward(cuda::backward_of({}), ampere, Reproducible::no, KernelPreference::best, &other);
   EXPECT_TRUE(changed.tuned);
   EXPECT_EQ(changed.tile_q, 32);
 
   Choice decode{"sm90", 16, 64, 1, 4, 1};
   decode.stages = 2, decode.ctas_per_sm = 2, decode.splits = 5;
-  const cuda::KvPlan cut = plan_kv(cuda::cache_of({}), hopper, 132, Kernels::best, &decode);
+  const cuda::KvPlan cut = plan_kv(cuda::cache_of({}), hopper, 132, KernelPreference::best, &decode);
   EXPECT_TRUE(cut.tuned);
   EXPECT_EQ(cut.base_splits, 5);
   EXPECT_EQ(cut.launch.kernel.as<KvConfig>().stages, 2);
-  const cuda::KvPlan fixed = plan_kv(cuda::cache_of({.num_splits = 3}), hopper, 132, Kernels::best, &decode);
+  const cuda::KvPlan fixed = plan_kv(cuda::cache_of({.num_splits = 3}), hopper, 132, KernelPreference::best, &decode);
   EXPECT_FALSE(fixed.tuned) << "a number of splits promises the same bits everywhere";
   decode.splits = 1 << 30;
-  EXPECT_LE(plan_kv(cuda::cache_of({}), hopper, 132, Kernels::best, &decode).splits, 128);
+  EXPECT_LE(plan_kv(cuda::cache_of({}), hopper, 132, KernelPreference::best, &decode).splits, 128);
 
   // Kernels assume that without pages a tile of keys is one TMA box.
   for (const int tile_k : {64, 128}) {
     decode.tile_k = tile_k, decode.ctas_per_sm = 1;
-    const cuda::KvPlan plan = plan_kv(cuda::cache_of({}), hopper, 132, Kernels::best, &decode);
+    const cuda::KvPlan plan = plan_kv(cuda::cache_of({}), hopper, 132, KernelPreference::best, &decode);
     EXPECT_TRUE(plan.tuned);
     EXPECT_EQ(plan.tile_k, tile_k);
     EXPECT_EQ(plan.box_rows, tile_k);
-    const cuda::KvPlan paged = plan_kv(cuda::cache_of({.page_size = 64}), hopper, 132, Kernels::best, &decode);
+    const cuda::KvPlan paged = plan_kv(cuda::cache_of({.page_size = 64}), hopper, 132, KernelPreference::best, &decode);
     EXPECT_EQ(paged.box_rows, 64);
   }
 }
@@ -264,7 +265,7 @@ TEST(MeasuredTiles, serve_the_calls_that_were_measured) {
   const cuda::Arch hopper = arch_named("sm_90a");
   const auto config_of = [&](const cuda::Typical& t, const Choice* choice = nullptr) {
     const cuda::ForwardPlan plan =
-        plan_forward(cuda::forward_of(t), hopper, Kernels::best, choice, {.has_workspace = false});
+        plan_forward(cuda::forward_of(t), hopper, KernelPreference::best, choice, {.has_workspace = false});
     EXPECT_EQ(plan.tuned, choice != nullptr);
     return plan.launch.kernel.as<Sm90ForwardConfig>();
   };
@@ -310,7 +311,7 @@ TEST(MeasuredTiles, serve_the_calls_that_were_measured) {
 TEST(MeasuredTiles, with_alibi_and_64_columns_keep_scores_only_under_a_causal_mask) {
   const auto schedule_of = [&](bool causal, int options) {
     const ForwardProblem p = cuda::forward_of({.dim_qk = 64, .dim_v = 64, .options = options, .causal = causal});
-    return plan_forward(p, arch_named("sm_90a"), Kernels::best).launch.kernel.as<Sm90ForwardConfig>().schedule;
+    return plan_forward(p, arch_named("sm_90a"), KernelPreference::best).launch.kernel.as<Sm90ForwardConfig>().schedule;
   };
   EXPECT_EQ(schedule_of(false, kAlibi) & kFirstMax, 0);
   EXPECT_NE(schedule_of(true, kAlibi) & kFirstMax, 0);
@@ -325,13 +326,13 @@ TEST(TunedPlans, of_backward_choose_the_kernel_of_dq) {
   for (const int adds : {0, 1}) {
     choice.adds_dq = adds;
     const cuda::BackwardPlan plan =
-        plan_backward(cuda::backward_of({}), hopper, Reproducible::no, Kernels::best, &choice);
+        plan_backward(cuda::backward_of({}), hopper, Reproducible::no, KernelPreference::best, &choice);
     EXPECT_TRUE(plan.tuned);
     EXPECT_EQ(plan.main.kernel.as<Sm90BackwardConfig>().dq, adds);
     EXPECT_EQ(plan.dq.grid_x != 0, adds == 0);
     BackwardProblem no_dq = cuda::backward_of({});
     no_dq.dq = {};
-    const cuda::BackwardPlan without = plan_backward(no_dq, hopper, Reproducible::no, Kernels::best, &choice);
+    const cuda::BackwardPlan without = plan_backward(no_dq, hopper, Reproducible::no, KernelPreference::best, &choice);
     EXPECT_EQ(without.main.kernel.as<Sm90BackwardConfig>().dq, 0);
     EXPECT_EQ(without.dq.grid_x, 0u);
   }
@@ -348,17 +349,18 @@ TEST(TunedPlans, could_be_what_is_built_in) {
     const cuda::Arch arch = arch_named(name);
     for (const cuda::Typical& t : cuda::typical_problems()) {
       if (t.options != 0) continue;
-      const cuda::ForwardPlan forward = plan_forward(cuda::forward_of(t), arch, Kernels::best);
+      const cuda::ForwardPlan forward = plan_forward(cuda::forward_of(t), arch, KernelPreference::best);
       expect_legal(forward, forward.launch.kernel, arch);
       for (const Reproducible reproducible : {Reproducible::no, Reproducible::yes}) {
-        const cuda::BackwardPlan backward = plan_backward(cuda::backward_of(t), arch, reproducible, Kernels::best);
+        const cuda::BackwardPlan backward =
+            plan_backward(cuda::backward_of(t), arch, reproducible, KernelPreference::best);
         expect_legal(backward, backward.main.kernel, arch);
         if (backward.dq.grid_x != 0) expect_legal(backward, backward.dq.kernel, arch);
       }
     }
     for (const cuda::TypicalCache& t : cuda::typical_caches())
       if (t.options == 0 && (t.dtype != DType::f64 || t.dim_qk <= 128)) {
-        const cuda::KvPlan plan = plan_kv(cuda::cache_of(t), arch, 132, Kernels::best);
+        const cuda::KvPlan plan = plan_kv(cuda::cache_of(t), arch, 132, KernelPreference::best);
         expect_legal(plan, plan.launch.kernel, arch);
       }
   }
@@ -367,7 +369,8 @@ TEST(TunedPlans, could_be_what_is_built_in) {
 TEST(TunedPlans, over_a_cache_give_large_tiles_of_rows_to_warpgroups) {
   const cuda::Arch hopper = cuda::arch_named("sm_90a");
   const auto tile_q_of = [&](int64_t batch, int64_t len_q) {
-    const cuda::KvPlan plan = plan_kv(cuda::cache_of({.batch = batch, .len_q = len_q}), hopper, 132, Kernels::best);
+    const cuda::KvPlan plan =
+        plan_kv(cuda::cache_of({.batch = batch, .len_q = len_q}), hopper, 132, KernelPreference::best);
     EXPECT_TRUE(is_legal(plan.family->limits(plan.launch.kernel, hopper))) << batch << " " << len_q;
     return plan.tile_q;
   };
@@ -375,7 +378,7 @@ TEST(TunedPlans, over_a_cache_give_large_tiles_of_rows_to_warpgroups) {
   EXPECT_EQ(tile_q_of(16, 17), 128);
   EXPECT_EQ(tile_q_of(16, 33), 256);
   EXPECT_EQ(tile_q_of(1, 33), 64);  // too few of them
-  const cuda::KvPlan plan = plan_kv(cuda::cache_of({.batch = 16, .len_q = 17}), hopper, 132, Kernels::best);
+  const cuda::KvPlan plan = plan_kv(cuda::cache_of({.batch = 16, .len_q = 17}), hopper, 132, KernelPreference::best);
   auto c = plan.launch.kernel.as<KvConfig>();
   const auto fault_of = [&] { return plan.family->limits(key_of(*plan.launch.kernel.type, hopper, c), hopper).fault; };
   c.row_warps = 4, c.key_warps = 2;
@@ -411,9 +414,9 @@ TEST(TunedTiles, on_the_cpu_have_the_same_keys_for_any_batch_and_threads) {
   for (const Choice& illegal : {Choice{"cpu", 0, 128}, Choice{"cpu", 64, 1 << 30}, sm90_forward_choice()})
     EXPECT_EQ(cpu::forward_tile(p, 16, 1, 512, 1, &illegal).k, 256) << to_string(illegal);
   {
-    const Forced forced(choice);
+    const ScopedChoice forced(choice);
     EXPECT_EQ(cpu::tile_for(p, 1).k, 128);
-    const Forced built_in((Choice()));
+    const ScopedChoice built_in((Choice()));
     EXPECT_EQ(cpu::tile_for(p, 1).k, 256);
   }
   EXPECT_EQ(cpu::tile_for(p, 1).k, 256);

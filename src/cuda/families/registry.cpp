@@ -19,13 +19,14 @@ bool serves(const Family& family, const Arch& arch) {
 }
 
 template <class Family, class Problem>
-const char* why_not(const Family& family, const Problem& problem, Kernels kernels) {
-  if (family.serves && kernels == Kernels::portable) return "CUFLASH_CUDA_KERNELS is portable";
+const char* why_not(const Family& family, const Problem& problem, KernelPreference kernels) {
+  if (family.serves && kernels == KernelPreference::portable) return "CUFLASH_CUDA_KERNELS is portable";
   return family.why_not(problem);
 }
 
 template <class Families, class Problem>
-auto plan_by_first(const Families& families, const Problem& problem, const PlanTarget& target, Kernels kernels) {
+auto plan_by_first(const Families& families, const Problem& problem, const PlanTarget& target,
+                   KernelPreference kernels) {
   for (const auto* family : families)
     if (serves(*family, target.arch) && !why_not(*family, problem, kernels)) return family->plan(problem, target);
   throw FlashAttentionError(CUFLASH_INTERNAL, "no family of kernels accepts the problem");
@@ -33,7 +34,7 @@ auto plan_by_first(const Families& families, const Problem& problem, const PlanT
 
 template <class Families, class Problem>
 std::vector<Rejection> rejections_by(const Families& families, const Problem& problem, const Arch& arch,
-                                     Kernels kernels) {
+                                     KernelPreference kernels) {
   std::vector<Rejection> all;
   for (const auto* family : families) {
     if (!serves(*family, arch)) continue;
@@ -60,8 +61,8 @@ const std::vector<const KernelType*>& kernel_types() {
 
 }  // namespace
 
-ForwardPlan plan_forward(const ForwardProblem& p, const Arch& arch, Kernels kernels, const tuned::Choice* choice,
-                         const ForwardRun& run) {
+ForwardPlan plan_forward(const ForwardProblem& p, const Arch& arch, KernelPreference kernels,
+                         const tuned::Choice* choice, const ForwardRun& run) {
   require_supported(p);
   const PlanTarget target{.arch = arch,
                           .choice = choice,
@@ -71,27 +72,27 @@ ForwardPlan plan_forward(const ForwardProblem& p, const Arch& arch, Kernels kern
   return plan_by_first(kForward, p, target, kernels);
 }
 
-BackwardPlan plan_backward(const BackwardProblem& p, const Arch& arch, Reproducible reproducible, Kernels kernels,
-                           const tuned::Choice* choice) {
+BackwardPlan plan_backward(const BackwardProblem& p, const Arch& arch, Reproducible reproducible,
+                           KernelPreference kernels, const tuned::Choice* choice) {
   require_supported(p);
   return plan_by_first(kBackward, p, {.arch = arch, .choice = choice, .reproducible = reproducible}, kernels);
 }
 
-KvPlan plan_kv(const CacheProblem& p, const Arch& arch, int num_sms, Kernels kernels, const tuned::Choice* choice,
-               SplitReduction reduction) {
+KvPlan plan_kv(const CacheProblem& p, const Arch& arch, int num_sms, KernelPreference kernels,
+               const tuned::Choice* choice, SplitReduction reduction) {
   require_supported(p);
   const PlanTarget target{
       .arch = arch, .choice = p.num_splits == 0 ? choice : nullptr, .num_sms = num_sms, .reduction = reduction};
   return plan_by_first(kKv, p, target, kernels);
 }
 
-std::vector<Rejection> rejections(const ForwardProblem& p, const Arch& arch, Kernels kernels) {
+std::vector<Rejection> rejections(const ForwardProblem& p, const Arch& arch, KernelPreference kernels) {
   return rejections_by(kForward, p, arch, kernels);
 }
-std::vector<Rejection> rejections(const BackwardProblem& p, const Arch& arch, Kernels kernels) {
+std::vector<Rejection> rejections(const BackwardProblem& p, const Arch& arch, KernelPreference kernels) {
   return rejections_by(kBackward, p, arch, kernels);
 }
-std::vector<Rejection> rejections(const CacheProblem& p, const Arch& arch, Kernels kernels) {
+std::vector<Rejection> rejections(const CacheProblem& p, const Arch& arch, KernelPreference kernels) {
   return rejections_by(kKv, p, arch, kernels);
 }
 

@@ -20,9 +20,12 @@ struct Rejection {
   const char* family;
   const char* reason;
 };
-std::vector<Rejection> rejections(const ForwardProblem& problem, const Arch& arch, Kernels kernels = wanted_kernels());
-std::vector<Rejection> rejections(const BackwardProblem& problem, const Arch& arch, Kernels kernels = wanted_kernels());
-std::vector<Rejection> rejections(const CacheProblem& problem, const Arch& arch, Kernels kernels = wanted_kernels());
+std::vector<Rejection> rejections(const ForwardProblem& problem, const Arch& arch,
+                                  KernelPreference kernels = kernel_preference());
+std::vector<Rejection> rejections(const BackwardProblem& problem, const Arch& arch,
+                                  KernelPreference kernels = kernel_preference());
+std::vector<Rejection> rejections(const CacheProblem& problem, const Arch& arch,
+                                  KernelPreference kernels = kernel_preference());
 
 // By the name of its function. Throws, with a sentence, for a name that no kernel has.
 const KernelType& kernel_type(std::string_view name);

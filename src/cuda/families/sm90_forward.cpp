@@ -122,7 +122,7 @@ using Member = Tunable<Sm90ForwardConfig>::Member;
 constexpr Member kMembers[] = {{&tuned::Choice::warpgroups, &Sm90ForwardConfig::warpgroups},
                                {&tuned::Choice::tile_k, &Sm90ForwardConfig::tile_k},
                                {&tuned::Choice::stages, &Sm90ForwardConfig::stages},
-                               {&tuned::Choice::order, &Sm90ForwardConfig::schedule}};
+                               {&tuned::Choice::schedule, &Sm90ForwardConfig::schedule}};
 constexpr Tunable<Sm90ForwardConfig> kTunable{"sm90", kMembers, config_limits};
 
 // Whether TMA loads the bias, for example, is not part of a choice: another call of the same kind may not be able to
@@ -249,7 +249,7 @@ constexpr SmallGridTiles kSmallGridTiles[] = {{0, 64, 1, 128, 4, 4, kPinWait},
 
 // Options may need the registers of two warpgroups; if they need more, only the table's tiles are used.
 bool has_registers(const SmallGridTiles& t, const Sm90ForwardConfig& c) {
-  return c.options == 0 || (t.warpgroups <= 2 && needs_of(c) <= Needs::dropout);
+  return c.options == 0 || (t.warpgroups <= 2 && needs_of(c) <= RegisterNeeds::dropout);
 }
 // Heads of a group become rows through TMA boxes of all heads of several queries, which fill a warpgroup's rows. With
 // three warpgroups their masks would need too many registers.
@@ -276,7 +276,7 @@ void choose_splits(ForwardPlan& plan, const ForwardProblem& p, Sm90ForwardConfig
   for (const SmallGridTiles& t : kSmallGridTiles) {
     const int dim = std::max(c.dim_qk, c.dim_v);
     // With three warpgroups, and with dropout, there are too few registers to keep the scores of these tiles.
-    const bool stays = t.warpgroups <= 2 && needs_of(built_in) <= Needs::arithmetic;
+    const bool stays = t.warpgroups <= 2 && needs_of(built_in) <= RegisterNeeds::arithmetic;
     const int softmax = built_in.schedule & (kFixedMax | (stays ? kFirstMax : 0));
     if (plan.tuned || dim <= t.beyond || dim > t.largest_dim || !has_registers(t, built_in)) continue;
     Sm90ForwardConfig tiled = built_in;

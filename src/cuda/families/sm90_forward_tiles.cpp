@@ -15,10 +15,10 @@ namespace {
 struct Tiles {
   int largest_qk, largest_v;
   int warpgroups, tile_k, stages;
-  Needs most;
+  RegisterNeeds max_needs;
   int schedule = kPingPong | kPinWait;
 };
-using enum Needs;
+using enum RegisterNeeds;
 
 // Tiles for a softmax that takes the maximum of every key tile. The first that fits is used.
 constexpr Tiles kTiles[] = {
@@ -43,7 +43,7 @@ constexpr Tiles kTiles[] = {
 // size that fits, the one with the least estimated time is used. Problems without such an entry use the tiles above.
 // Options take registers, so that fewer warpgroups or keys fit.
 struct FirstMaxTiles : Tiles {
-  Needs least;
+  RegisterNeeds min_needs;
   double row_time;  // of a query, relative to the other tiles of these head sizes
 };
 constexpr int kNoTurns = kPinWait | kStoreBySmem | kFirstMax;
@@ -104,7 +104,7 @@ Checked query_tiles(const Problem& p, int tile_q, int64_t packed) {
   return Checked(p.batch) * (p.heads_q / packed) * ((p.len_q * packed + tile_q - 1) / tile_q);
 }
 
-Needs needs_of(const Sm90ForwardConfig& c) {
+RegisterNeeds needs_of(const Sm90ForwardConfig& c) {
   if (c.options == 0) return plain;
   if (c.schedule & kFixedMax) return fixed_max;
   const int terms = c.options & (kBias | kMaskTensor);
@@ -120,7 +120,7 @@ Needs needs_of(const Sm90ForwardConfig& c) {
 ForwardTiles tiles_for(const ForwardProblem& p, const Sm90ForwardConfig& c, int num_sms) {
   if (const std::optional<ForwardTiles> measured = measured_tiles(p, c, num_sms)) return *measured;
   const auto fits = [&](const Tiles& t) {
-    return c.dim_qk <= t.largest_qk && c.dim_v <= t.largest_v && needs_of(c) <= t.most;
+    return c.dim_qk <= t.largest_qk && c.dim_v <= t.largest_v && needs_of(c) <= t.max_needs;
   };
   const FirstMaxTiles* best = nullptr;
   double least = 0;
@@ -131,7 +131,7 @@ ForwardTiles tiles_for(const ForwardProblem& p, const Sm90ForwardConfig& c, int 
       c.options == kAlibi && p.window_right >= kUnbounded && std::max(c.dim_qk, c.dim_v) <= kPanelColumns;
   const bool keeps = needs_of(c) != fixed_max && !rises && (needs_of(c) != mask || c.options == kMaskTensor);
   for (const FirstMaxTiles& t : kFirstMaxTiles) {
-    if (!keeps || !fits(t) || needs_of(c) < t.least || (best && t.largest_qk > best->largest_qk)) continue;
+    if (!keeps || !fits(t) || needs_of(c) < t.min_needs || (best && t.largest_qk > best->largest_qk)) continue;
     const double time = t.row_time * rows_of_cta(p, kWarpgroupRows * t.warpgroups, num_sms);
     if (!best || time < least) best = &t, least = time;
   }

@@ -8,7 +8,7 @@
 namespace cuflash::cuda {
 
 // What the options of a call take from a tile.
-enum class Needs {
+enum class RegisterNeeds {
   plain,       // no options
   fixed_max,   // softcap alone, in a softmax without a row maximum
   arithmetic,  // softcap or ALiBi, a scale of its own: a few registers
@@ -18,7 +18,7 @@ enum class Needs {
   everything,  // both, dropout beside one, or loads of a bias by consumers
 };
 
-Needs needs_of(const Sm90ForwardConfig& config);
+RegisterNeeds needs_of(const Sm90ForwardConfig& config);
 
 struct ForwardTiles {
   int warpgroups, tile_k, stages, schedule;

@@ -34,8 +34,8 @@ void enqueue(CUkernel kernel, const Launch& launch, int num_sms, const KernelPar
   const CUresult result =
       driver().cuLaunchKernelEx(&config, reinterpret_cast<CUfunction>(kernel), by_pointer, as_block);
   if (result == CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE)
-    throw NoRoomForAll(CUFLASH_INTERNAL, join("launch of ", name_of(launch.kernel), ": ", launch.ctas(),
-                                              " CTAs do not fit on the device at one time"));
+    throw CooperativeLaunchTooLarge(CUFLASH_INTERNAL, join("launch of ", name_of(launch.kernel), ": ", launch.ctas(),
+                                                           " CTAs do not fit on the device at one time"));
   if (result != CUDA_SUCCESS) check_failed(result, join("launch of ", name_of(launch.kernel)).c_str());
 }
 

@@ -10,7 +10,7 @@
 namespace cuflash::cuda {
 
 // Thrown if the CTAs of a cooperative launch do not fit at the same time, for example on a part of a device.
-struct NoRoomForAll : FlashAttentionError {
+struct CooperativeLaunchTooLarge : FlashAttentionError {
   using FlashAttentionError::FlashAttentionError;
 };
 

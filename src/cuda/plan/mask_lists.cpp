@@ -8,21 +8,21 @@ namespace cuflash::cuda {
 namespace {
 
 // The dimensions along which the mask differs. A summary that the call makes later has the extents of the tensor.
-struct Differs {
+struct MaskVariation {
   bool by_batch, by_head;
 };
-Differs differs_of(const Problem& p) {
+MaskVariation mask_variation(const Problem& p) {
   if (p.summary.blocks) return {p.summary.batch_step != 0, p.summary.head_step != 0};
   const MaskShape shape = mask_shape_of(p);
   return {shape.batch > 1, shape.heads > 1};
 }
 // Positions limit the tiles of a list, so sequences of different lengths have lists of their own.
-Differs lists_of(const Problem& p) {
-  const Differs mask = differs_of(p);
+MaskVariation lists_of(const Problem& p) {
+  const MaskVariation mask = mask_variation(p);
   return {mask.by_batch || p.packed() || p.used_q || p.used_k, mask.by_head};
 }
 Checked count_of(const Problem& p, const MaskListExtent& e) {
-  const Differs lists = lists_of(p);
+  const MaskVariation lists = lists_of(p);
   return Checked(lists.by_batch ? p.batch : 1) * (lists.by_head ? e.heads : 1) * e.tiles;
 }
 int64_t stride_of(const MaskListExtent& e) {
@@ -31,7 +31,7 @@ int64_t stride_of(const MaskListExtent& e) {
 
 }  // namespace
 
-bool mask_differs_by_head(const Problem& p) { return differs_of(p).by_head; }
+bool mask_differs_by_head(const Problem& p) { return mask_variation(p).by_head; }
 
 Launch plan_mask_lists(const KernelKey& kernel, const Problem& p, const MaskListExtent& e) {
   constexpr int64_t kWarps = kMaskListThreads / 32;
@@ -49,7 +49,7 @@ size_t mask_list_bytes(const Problem& p, const MaskListExtent& e) {
 }
 
 MaskLists mask_lists(const Problem& p, const MaskListExtent& e, void* data) {
-  const Differs lists = lists_of(p);
+  const MaskVariation lists = lists_of(p);
   const int heads = lists.by_head ? static_cast<int>(e.heads) : 1;
   return {static_cast<int*>(data),
           lists.by_batch ? heads : 0,

@@ -37,9 +37,9 @@ inline uint32_t grid_of(const Launch& launch, int num_sms) {
 }
 
 // Which families a plan may choose from: only the portable ones, or all that serve the architecture.
-enum class Kernels { portable, best };
+enum class KernelPreference { portable, best };
 // As CUFLASH_CUDA_KERNELS says; by default the best.
-Kernels wanted_kernels();
+KernelPreference kernel_preference();
 
 // family.h. A plan is made by the first family that accepts the problem.
 template <class Problem, class Plan>
@@ -119,8 +119,9 @@ struct ForwardRun {
 };
 // choice: null, or the config that a tuner found. The plan uses it if it is legal and belongs to the chosen family.
 // Throws CUFLASH_UNSUPPORTED, with a sentence, if no kernel computes the problem.
-ForwardPlan plan_forward(const ForwardProblem& problem, const Arch& arch, Kernels kernels = wanted_kernels(),
-                         const tuned::Choice* choice = nullptr, const ForwardRun& run = {});
+ForwardPlan plan_forward(const ForwardProblem& problem, const Arch& arch,
+                         KernelPreference kernels = kernel_preference(), const tuned::Choice* choice = nullptr,
+                         const ForwardRun& run = {});
 inline constexpr const char* kTunedReason = "the fastest that cuflash tune found for such problems on this device";
 
 // Parts of the workspace of backward, as offsets in bytes; the tile counters come first.
@@ -175,13 +176,14 @@ struct BackwardPlan {
 // yes: dQ must be bitwise reproducible (`deterministic`).
 enum class Reproducible { no, yes };
 BackwardPlan plan_backward(const BackwardProblem& problem, const Arch& arch, Reproducible reproducible,
-                           Kernels kernels = wanted_kernels(), const tuned::Choice* choice = nullptr);
+                           KernelPreference kernels = kernel_preference(), const tuned::Choice* choice = nullptr);
 
 // num_sms: of the device. The number of splits depends on it unless the problem fixes the number; the kernel does not,
 // except for the variant above. choice: as in plan_forward; ignored if the problem fixes the number of splits, which
 // fixes the bits of the result as well.
-KvPlan plan_kv(const CacheProblem& problem, const Arch& arch, int num_sms, Kernels kernels = wanted_kernels(),
-               const tuned::Choice* choice = nullptr, SplitReduction reduction = SplitReduction::exchange);
+KvPlan plan_kv(const CacheProblem& problem, const Arch& arch, int num_sms,
+               KernelPreference kernels = kernel_preference(), const tuned::Choice* choice = nullptr,
+               SplitReduction reduction = SplitReduction::exchange);
 
 struct MergePlan {
   Launch launch;

@@ -35,7 +35,9 @@ void require_dense(const Problem& p) {
 
 void refuse(const std::string& sentence) { throw FlashAttentionError(CUFLASH_UNSUPPORTED, sentence); }
 
-Kernels wanted_kernels() { return environment().kernels == "portable" ? Kernels::portable : Kernels::best; }
+KernelPreference kernel_preference() {
+  return environment().kernels == "portable" ? KernelPreference::portable : KernelPreference::best;
+}
 
 void require_supported(const ForwardProblem& p) { require_dense(p); }
 void require_supported(const BackwardProblem& p) { require_dense(p); }

@@ -105,7 +105,7 @@ void add_kernels_of(std::vector<KernelKey>& keys, const Typical& t, const Arch& 
 
 void add_forward(std::vector<KernelKey>& keys, const Typical& t, const Arch& arch) {
   for (const SplitReduction reduction : {SplitReduction::exchange, SplitReduction::ticket}) {
-    const ForwardPlan plan = plan_forward(forward_of(t), arch, wanted_kernels(), nullptr, {.reduction = reduction});
+    const ForwardPlan plan = plan_forward(forward_of(t), arch, kernel_preference(), nullptr, {.reduction = reduction});
     for (const Launch* launch : plan.launches()) add(keys, *launch);
   }
 }
@@ -251,7 +251,7 @@ std::vector<TypicalCache> typical_caches(const TypicalChoice& choice) {
 static void add_if_supported(std::vector<KernelKey>& keys, const TypicalCache& t, const Arch& arch) {
   try {
     for (const SplitReduction reduction : {SplitReduction::exchange, SplitReduction::ticket})
-      add(keys, plan_kv(cache_of(t), arch, arch.usual_sms, wanted_kernels(), nullptr, reduction).launch);
+      add(keys, plan_kv(cache_of(t), arch, arch.usual_sms, kernel_preference(), nullptr, reduction).launch);
   } catch (const FlashAttentionError& error) {
     if (error.status() != CUFLASH_UNSUPPORTED)
       throw;  // some architectures have too little shared memory for large rows

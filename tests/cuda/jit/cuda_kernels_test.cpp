@@ -37,8 +37,8 @@ void add(std::vector<Launch>& launches, const Launch& launch) {
 }
 
 void add_launches_of(std::vector<Launch>& launches, const Typical& t, const Arch& arch, Reproducible reproducible) {
-  add(launches, plan_forward(forward_of(t), arch, cuda::Kernels::portable).launch);
-  const BackwardPlan plan = plan_backward(backward_of(t), arch, reproducible, cuda::Kernels::portable);
+  add(launches, plan_forward(forward_of(t), arch, cuda::KernelPreference::portable).launch);
+  const BackwardPlan plan = plan_backward(backward_of(t), arch, reproducible, cuda::KernelPreference::portable);
   for (const Launch* launch : plan.launches()) add(launches, *launch);
 }
 
@@ -73,7 +73,7 @@ void add_hopper_forward(std::vector<Launch>& launches, const Arch& arch) {
   constexpr int kArithmetic = kSoftcap | kAlibi, kMany = kAllOptions & ~kScaleFirst;
   const bool thorough = scale() >= 3;
   const auto add_forward = [&](const Typical& t) {
-    const ForwardPlan plan = plan_forward(forward_of(t), arch, Kernels::best);
+    const ForwardPlan plan = plan_forward(forward_of(t), arch, KernelPreference::best);
     EXPECT_EQ(plan.family, &sm90_forward) << plan.family->name;
     for (const Launch* launch : plan.launches()) add(launches, *launch);
   };
@@ -156,7 +156,7 @@ void add_hopper_backward(std::vector<Launch>& launches, const Arch& arch) {
   };
   if (scale() >= 3) chosen.insert(chosen.end(), more.begin(), more.end());
   for (const auto& [problem, reproducible] : chosen) {
-    const BackwardPlan plan = plan_backward(backward_of(problem), arch, reproducible, Kernels::best);
+    const BackwardPlan plan = plan_backward(backward_of(problem), arch, reproducible, KernelPreference::best);
     EXPECT_EQ(plan.family, &sm90_backward) << plan.family->name;
     for (const Launch* launch : {&plan.main, &plan.dq, &plan.bias, &plan.mask_lists, &plan.dq_mask_lists})
       add(launches, *launch);
@@ -166,7 +166,7 @@ void add_hopper_backward(std::vector<Launch>& launches, const Arch& arch) {
 // Over a KV cache: on sm_90a the lists of tiles that need most registers, with the options that do, and the kernels for any
 // alignment; on the others those that differ most. With new rows, which take more code; two without.
 void add_cache_launches(std::vector<Launch>& launches, const Arch& arch) {
-  const auto add_cache = [&](TypicalCache t, Kernels kernels = Kernels::best) {
+  const auto add_cache = [&](TypicalCache t, KernelPreference kernels = KernelPreference::best) {
     t.len_new = 1;
     for (t.batch = 1; t.batch <= 128; t.batch += 127) add(launches, plan_kv(cache_of(t), arch, 132, kernels).launch);
   };
@@ -182,18 +182,19 @@ void add_cache_launches(std::vector<Launch>& launches, const Arch& arch) {
   add_cache({.dtype = DType::f32, .dim_qk = 256, .dim_v = 256, .options = kBoth, .heads_q = 1, .heads_k = 1});
   // Tiles of 128 and 256 rows need the most registers.
   for (const int64_t group : {64, 65, 129}) add_cache({.options = kBoth, .heads_q = group, .heads_k = 1});
-  add_cache({.heads_q = 64, .heads_k = 1}, Kernels::portable);
+  add_cache({.heads_q = 64, .heads_k = 1}, KernelPreference::portable);
   add_cache({.options = kScaleFirst});
   add_cache({.dim_qk = 512, .dim_v = 512, .heads_q = 8, .heads_k = 1});
   add_cache({.dtype = DType::f32, .aligned = false});
   if (scale() >= 3) {
     for (const int64_t group : {1, 64})
       add(launches,
-          plan_kv(cache_of({.options = kBoth, .heads_q = group, .heads_k = 1}), arch, 132, Kernels::best).launch);
+          plan_kv(cache_of({.options = kBoth, .heads_q = group, .heads_k = 1}), arch, 132, KernelPreference::best)
+              .launch);
     add_cache({.dim_qk = 64, .dim_v = 64, .heads_q = 32, .heads_k = 1});
     add_cache({.dim_qk = 256, .dim_v = 256, .options = kBoth, .heads_q = 64, .heads_k = 1});
     add_cache({.options = kBoth, .heads_q = 32, .heads_k = 1});
-    add_cache({.heads_q = 1, .heads_k = 1}, Kernels::portable);
+    add_cache({.heads_q = 1, .heads_k = 1}, KernelPreference::portable);
     add_cache({.dtype = DType::f64, .options = kBoth});
   }
   for (const DType type : {DType::f32, DType::f64}) add(launches, plan_merge(merge_of(type, 64), arch).launch);
@@ -218,16 +219,16 @@ std::vector<Launch> all_launches_for(const Arch& arch) {
     for (const Reproducible reproducible : {Reproducible::no, Reproducible::yes})
       add_launches_of(launches, t, arch, reproducible);
   for (const Typical& t : typical_problems()) {
-    add(launches, plan_forward(forward_of(t), arch, Kernels::best).launch);
+    add(launches, plan_forward(forward_of(t), arch, KernelPreference::best).launch);
     for (const Reproducible reproducible : {Reproducible::no, Reproducible::yes}) {
-      const BackwardPlan plan = plan_backward(backward_of(t), arch, reproducible, Kernels::best);
+      const BackwardPlan plan = plan_backward(backward_of(t), arch, reproducible, KernelPreference::best);
       add(launches, plan.main), add(launches, plan.dq);
     }
   }
   for (const TypicalCache& t : typical_caches())
     for (const SplitReduction reduction : {SplitReduction::exchange, SplitReduction::ticket})
       if (t.dtype != DType::f64 || t.dim_qk <= 128)
-        add(launches, plan_kv(cache_of(t), arch, 132, Kernels::best, nullptr, reduction).launch);
+        add(launches, plan_kv(cache_of(t), arch, 132, KernelPreference::best, nullptr, reduction).launch);
   return launches;
 }
 

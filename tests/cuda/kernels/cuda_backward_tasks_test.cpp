@@ -107,7 +107,7 @@ TEST(BackwardTasks, VisitEveryPairOfTilesOnceAndStoreEveryKeyTile) {
     const auto drawn = draw(random);
     const BackwardProblem& p = drawn->problem;
     const auto reproducible = n % 3 == 0 ? Reproducible::yes : Reproducible::no;
-    const BackwardPlan plan = plan_backward(p, arch_named("sm_90a"), reproducible, Kernels::best);
+    const BackwardPlan plan = plan_backward(p, arch_named("sm_90a"), reproducible, KernelPreference::best);
     ASSERT_EQ(plan.family, &sm90_backward);
     split += plan.parts.count() > 1, own += plan.parts.own_sums, listed += p.packed();
     const auto tasks = tasks_of(p, plan);
@@ -187,7 +187,7 @@ double imbalance_with_claims_ahead(const std::vector<kernel_emulator::BackwardTa
 
 TEST(BackwardTasks, GroupedHeadsAndFewSequencesFillTheMultiprocessors) {
   const auto planned = [](const BackwardProblem& p) {
-    return imbalance(tasks_of(p, plan_backward(p, arch_named("sm_90a"), Reproducible::no, Kernels::best)));
+    return imbalance(tasks_of(p, plan_backward(p, arch_named("sm_90a"), Reproducible::no, KernelPreference::best)));
   };
   EXPECT_LT(planned(problem_of(1, 32, 8, 8192, 8192, true)), 1.06);
   EXPECT_LT(planned(problem_of(1, 64, 8, 4096, 4096, true)), 1.06);
@@ -199,7 +199,7 @@ TEST(BackwardTasks, GroupedHeadsAndFewSequencesFillTheMultiprocessors) {
 TEST(BackwardTasks, FillTheMultiprocessorsThoughCtasHoldTwoOfThem) {
   const auto planned = [](const BackwardProblem& p) {
     return imbalance_with_claims_ahead(
-        tasks_of(p, plan_backward(p, arch_named("sm_90a"), Reproducible::no, Kernels::best)));
+        tasks_of(p, plan_backward(p, arch_named("sm_90a"), Reproducible::no, KernelPreference::best)));
   };
   for (const int64_t batch : {1, 2, 4, 8})
     EXPECT_LT(planned(problem_of(batch, 16, 16, 4096, 4096, true)), 1.03) << batch;
@@ -214,7 +214,7 @@ TEST(BackwardTasks, SumsAreBounded) {
     for (const int64_t heads_k : {1, 8, 64})
       for (const int64_t length : {512, 4096, 65536}) {
         const BackwardProblem p = problem_of(2, heads_k * 16, heads_k, length, length, true);
-        const BackwardPlan plan = plan_backward(p, arch_named("sm_90a"), reproducible, Kernels::best);
+        const BackwardPlan plan = plan_backward(p, arch_named("sm_90a"), reproducible, KernelPreference::best);
         const auto sums = static_cast<int64_t>(plan.workspace.size - plan.workspace.dk_accum);
         EXPECT_LE(static_cast<double>(sums), max_sum_bytes(p));
         EXPECT_EQ(sums != 0, plan.parts.count() > 1);
@@ -225,7 +225,7 @@ TEST(BackwardTasks, PackedSequencesStartWithTheLongest) {
   std::vector<int32_t> cu{0, 100, 900, 1000, 2500};
   BackwardProblem p = problem_of(4, 16, 16, 1500, 1500, true);
   p.cu_q = p.cu_k = cu.data(), p.total_q = p.total_k = cu.back();
-  const auto tasks = tasks_of(p, plan_backward(p, arch_named("sm_90a"), Reproducible::no, Kernels::best));
+  const auto tasks = tasks_of(p, plan_backward(p, arch_named("sm_90a"), Reproducible::no, KernelPreference::best));
   EXPECT_EQ(tasks.front().b, 3);
   EXPECT_EQ(tasks.back().b, 2);
 }

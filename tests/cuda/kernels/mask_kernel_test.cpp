@@ -124,7 +124,7 @@ void expect_forward(const Pattern& pattern, DType dtype, int64_t dim, bool causa
   std::vector<unsigned> summary(workspace_bytes(mask_summary_bytes(shape)) / sizeof(unsigned));
   p.summary = mask_summary_at(shape, summary.data());
   ASSERT_EQ(summarize(p.mask, shape, p.summary), "");
-  const cuda::ForwardPlan plan = cuda::plan_forward(p, cuda::arch_named("sm_90"), cuda::Kernels::portable);
+  const cuda::ForwardPlan plan = cuda::plan_forward(p, cuda::arch_named("sm_90"), cuda::KernelPreference::portable);
   uint64_t counts[3] = {};
   cuda::KernelParams params;
   plan.family->params(p, plan, {1, nullptr, counts}, params);
@@ -186,9 +186,9 @@ void expect_backward(const Pattern& pattern, bool causal, bool several_options, 
   std::vector<unsigned> summary(workspace_bytes(mask_summary_bytes(shape)) / sizeof(unsigned));
   p.summary = mask_summary_at(shape, summary.data());
   ASSERT_EQ(summarize(p.mask, shape, p.summary), "");
-  const cuda::BackwardPlan plan =
-      cuda::plan_backward(p, cuda::arch_named("sm_90"),
-                          deterministic ? cuda::Reproducible::yes : cuda::Reproducible::no, cuda::Kernels::portable);
+  const cuda::BackwardPlan plan = cuda::plan_backward(p, cuda::arch_named("sm_90"),
+                                                      deterministic ? cuda::Reproducible::yes : cuda::Reproducible::no,
+                                                      cuda::KernelPreference::portable);
   std::vector<double> workspace(plan.workspace.size / sizeof(double) + 1, kNan);
   uint64_t counts[3] = {};
   cuda::KernelParams params;
@@ -262,7 +262,7 @@ TEST(MaskedForwardKernel, RowsBeyondTheSequenceShowNothing) {
   std::vector<unsigned> summary(workspace_bytes(mask_summary_bytes(shape)) / sizeof(unsigned));
   p.summary = mask_summary_at(shape, summary.data());
   ASSERT_EQ(summarize(p.mask, shape, p.summary), "");
-  const cuda::ForwardPlan plan = cuda::plan_forward(p, cuda::arch_named("sm_90"), cuda::Kernels::portable);
+  const cuda::ForwardPlan plan = cuda::plan_forward(p, cuda::arch_named("sm_90"), cuda::KernelPreference::portable);
   cuda::KernelParams params;
   plan.family->params(p, plan, {1, nullptr, nullptr}, params);
   ASSERT_EQ(run(plan.launch, params, 11), "");

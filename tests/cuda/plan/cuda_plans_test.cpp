@@ -80,15 +80,15 @@ std::string or_refusal(auto text) {
 }
 
 template <class Problem>
-std::string rejection_lines(const Problem& p, const Arch& arch, Kernels kernels) {
+std::string rejection_lines(const Problem& p, const Arch& arch, KernelPreference kernels) {
   std::string text;
-  if (kernels == Kernels::portable) return text;  // all others are rejected for that
+  if (kernels == KernelPreference::portable) return text;  // all others are rejected for that
   for (const Rejection& rejection : rejections(p, arch, kernels))
     text += join("  not ", rejection.family, ": ", rejection.reason, "\n");
   return text;
 }
 
-std::string forward_lines(const Typical& t, const Arch& arch, Kernels kernels) {
+std::string forward_lines(const Typical& t, const Arch& arch, KernelPreference kernels) {
   return or_refusal([&] {
     const ForwardPlan plan = plan_forward(forward_of(t), arch, kernels);
     return rejection_lines(forward_of(t), arch, kernels) +
@@ -96,7 +96,7 @@ std::string forward_lines(const Typical& t, const Arch& arch, Kernels kernels) {
   });
 }
 
-std::string backward_lines(const Typical& t, const Arch& arch, Reproducible reproducible, Kernels kernels) {
+std::string backward_lines(const Typical& t, const Arch& arch, Reproducible reproducible, KernelPreference kernels) {
   return or_refusal([&] {
     const BackwardPlan plan = plan_backward(backward_of(t), arch, reproducible, kernels);
     std::string text = rejection_lines(backward_of(t), arch, kernels);
@@ -107,7 +107,7 @@ std::string backward_lines(const Typical& t, const Arch& arch, Reproducible repr
 
 std::string cache_lines(const TypicalCache& t, const Arch& arch) {
   return or_refusal([&] {
-    const KvPlan plan = plan_kv(cache_of(t), arch, arch.usual_sms, Kernels::best);
+    const KvPlan plan = plan_kv(cache_of(t), arch, arch.usual_sms, KernelPreference::best);
     if (plan.launch.grid_x == 0) return std::string("  nothing to do\n");
     return join(line(plan.launch), "  splits ", plan.splits, ", ", plan.base_splits, " of ", plan.min_tiles_per_split,
                 " tiles at least, ", plan.short_splits, " short, ", plan.prefetched_splits, " with a known tile, ",
@@ -121,10 +121,11 @@ std::string all_plans() {
     const Arch arch = arch_named(name);
     for (const Typical& t : problems()) {
       const std::string what = join(name, " ", to_string(forward_of(t)), t.aligned ? "" : " unaligned", "\n");
-      text += join("forward ", what, forward_lines(t, arch, Kernels::best));
-      if (arch.wgmma) text += join("portable forward ", what, forward_lines(t, arch, Kernels::portable));
-      for (const auto& [word, kernels] : {std::pair{"", Kernels::best}, {"portable ", Kernels::portable}}) {
-        if (kernels == Kernels::portable && !arch.wgmma) continue;
+      text += join("forward ", what, forward_lines(t, arch, KernelPreference::best));
+      if (arch.wgmma) text += join("portable forward ", what, forward_lines(t, arch, KernelPreference::portable));
+      for (const auto& [word, kernels] :
+           {std::pair{"", KernelPreference::best}, {"portable ", KernelPreference::portable}}) {
+        if (kernels == KernelPreference::portable && !arch.wgmma) continue;
         text += join(word, "backward ", what, backward_lines(t, arch, Reproducible::no, kernels));
         text += join(word, "reproducible backward ", what, backward_lines(t, arch, Reproducible::yes, kernels));
       }
@@ -162,17 +163,19 @@ TEST(Plans, FitEveryPairOfHeadSizes) {
                               .dim_v = dim_v,
                               .options = options & ~kScaleFirst,
                               .aligned = aligned};
-              const ForwardPlan forward = plan_forward(forward_of(t), arch, Kernels::best);
-              const BackwardPlan backward = plan_backward(backward_of(t), arch, Reproducible::no, Kernels::best);
+              const ForwardPlan forward = plan_forward(forward_of(t), arch, KernelPreference::best);
+              const BackwardPlan backward =
+                  plan_backward(backward_of(t), arch, Reproducible::no, KernelPreference::best);
               EXPECT_TRUE(is_possible(forward, forward.launch, arch)) << name_of(forward.launch.kernel);
               EXPECT_TRUE(is_possible(backward, backward.main, arch)) << name_of(backward.main.kernel);
-              const BackwardPlan in_order = plan_backward(backward_of(t), arch, Reproducible::yes, Kernels::best);
+              const BackwardPlan in_order =
+                  plan_backward(backward_of(t), arch, Reproducible::yes, KernelPreference::best);
               EXPECT_TRUE(in_order.dq.grid_x == 0 || is_possible(in_order, in_order.dq, arch))
                   << name_of(in_order.dq.kernel);
               TypicalCache cache{
                   .dtype = type, .dim_qk = dim_qk, .dim_v = dim_v, .len_q = options ? 16 : 1, .aligned = aligned};
               try {
-                const KvPlan plan = plan_kv(cache_of(cache), arch, arch.usual_sms, Kernels::best);
+                const KvPlan plan = plan_kv(cache_of(cache), arch, arch.usual_sms, KernelPreference::best);
                 EXPECT_TRUE(is_possible(plan, plan.launch, arch)) << name_of(plan.launch.kernel);
               } catch (const FlashAttentionError& error) {
                 EXPECT_EQ(error.status(), CUFLASH_UNSUPPORTED);
@@ -183,18 +186,19 @@ TEST(Plans, FitEveryPairOfHeadSizes) {
 // Sums of dQ in the workspace are as large as dQ in f32, and the semaphores come on top: two kernels need neither.
 TEST(Plans, OfSm90HaveSumsOnlyWhereTheyAdd) {
   const Arch arch = arch_named("sm_90a");
-  const auto size = [&](Reproducible reproducible, Kernels kernels, bool dq = true) {
+  const auto size = [&](Reproducible reproducible, KernelPreference kernels, bool dq = true) {
     BackwardProblem p = backward_of({.len_q = 4096, .len_k = 4096});
     if (!dq) p.dq = {};
     return plan_backward(p, arch, reproducible, kernels).workspace.size;
   };
-  const size_t usual = size(Reproducible::no, Kernels::best), in_order = size(Reproducible::yes, Kernels::best);
+  const size_t usual = size(Reproducible::no, KernelPreference::best),
+               in_order = size(Reproducible::yes, KernelPreference::best);
   const BackwardProblem p = backward_of({.len_q = 4096, .len_k = 4096});
   const int64_t sums = p.len_q * p.dim_qk, counts = 2;  // of a head
   const size_t ticket = 64;                             // of the query tiles that the main kernel prepares
   EXPECT_EQ(usual - in_order, static_cast<size_t>(p.batch * p.heads_q * (sums + counts)) * 4 + ticket);
-  EXPECT_EQ(in_order, size(Reproducible::no, Kernels::best, false));
-  EXPECT_GT(size(Reproducible::yes, Kernels::portable), usual);
+  EXPECT_EQ(in_order, size(Reproducible::no, KernelPreference::best, false));
+  EXPECT_GT(size(Reproducible::yes, KernelPreference::portable), usual);
 }
 
 // Where an H200 is faster with it, and where sums must be bitwise reproducible.
@@ -203,7 +207,7 @@ TEST(Plans, OfSm90GiveDqItsOwnKernelWhereThatPays) {
                             Reproducible reproducible = Reproducible::no, int64_t batch = 8) {
     const BackwardProblem p = backward_of(
         {.dim_qk = dim_qk, .dim_v = dim_v, .causal = causal, .batch = batch, .len_q = length, .len_k = length});
-    const BackwardPlan plan = plan_backward(p, arch_named("sm_90a"), reproducible, Kernels::best);
+    const BackwardPlan plan = plan_backward(p, arch_named("sm_90a"), reproducible, KernelPreference::best);
     EXPECT_EQ(plan.family, &sm90_backward);
     EXPECT_NE(plan.dq.grid_x == 0, plan.finish.grid_x == 0) << "dQ comes from one of the two";
     return plan.dq.grid_x != 0;
@@ -229,7 +233,7 @@ TEST(Plans, OfACacheKnowTheFirstTileWhereKeysBeginWithTheFirstRow) {
   const auto known = [](const TypicalCache& t, auto change) {
     CacheProblem p = cache_of(t);
     change(p);
-    const KvPlan plan = plan_kv(p, arch_named("sm_90a"), 132, Kernels::best);
+    const KvPlan plan = plan_kv(p, arch_named("sm_90a"), 132, KernelPreference::best);
     EXPECT_TRUE(plan.prefetched_splits == 0 || plan.prefetched_splits == plan.base_splits);
     EXPECT_EQ(plan.prefetched_tiles != 0, plan.prefetched_splits != 0);
     return plan.prefetched_splits != 0;
@@ -253,7 +257,7 @@ TEST(Plans, OfACacheKnowTwoTilesOfKeysThatAreNotSplit) {
   const auto known = [](int64_t batch, int64_t room) {
     CacheProblem p = cache_of({.batch = batch});
     p.len_k = room;
-    return plan_kv(p, arch_named("sm_90a"), 132, Kernels::best).prefetched_tiles;
+    return plan_kv(p, arch_named("sm_90a"), 132, KernelPreference::best).prefetched_tiles;
   };
   EXPECT_EQ(known(1, 8192), 1);
   EXPECT_EQ(known(16, 8192), 2);
@@ -267,7 +271,7 @@ TEST(Plans, OfACacheKeepFewPartsOfTilesInFlight) {
   const auto asked = [](const TypicalCache& t, int64_t len_q = 1) {
     CacheProblem p = cache_of(t);
     p.len_q = len_q;
-    const KvPlan plan = plan_kv(p, arch_named("sm_90a"), 132, Kernels::best);
+    const KvPlan plan = plan_kv(p, arch_named("sm_90a"), 132, KernelPreference::best);
     const auto c = plan.launch.kernel.as<KvConfig>();
     const int64_t parts = parts_of_tile(c);
     EXPECT_GE(plan.loads_in_flight, std::max<int64_t>(2, parts * plan.prefetched_tiles));
@@ -288,7 +292,7 @@ TEST(Plans, OfACacheKeepFewPartsOfTilesInFlight) {
 // The second and third dimension of a grid are at most 65,535.
 TEST(Plans, OfACacheHaveGridsThatCanBeLaunched) {
   for (const int64_t batch : {1, 16, 65535, 65536, 100000}) {
-    const KvPlan plan = plan_kv(cache_of({.batch = batch}), arch_named("sm_90a"), 132, Kernels::best);
+    const KvPlan plan = plan_kv(cache_of({.batch = batch}), arch_named("sm_90a"), 132, KernelPreference::best);
     EXPECT_EQ(plan.launch.ctas(), batch * 8 * plan.splits);
     EXPECT_LE(plan.launch.grid_y, 65535u);
     EXPECT_LE(plan.launch.grid_z, 65535u);
@@ -302,7 +306,7 @@ TEST(Plans, OfACacheExchangeSumsOnlyWhereAllCtasAreResident) {
     CacheProblem p = cache_of(t);
     p.len_q = len_q;
     const auto plan_for = [&](SplitReduction reduction) {
-      return plan_kv(p, arch_named("sm_90a"), 132, Kernels::best, nullptr, reduction);
+      return plan_kv(p, arch_named("sm_90a"), 132, KernelPreference::best, nullptr, reduction);
     };
     const KvPlan plan = plan_for(SplitReduction::exchange), other = plan_for(SplitReduction::ticket);
     const bool exchanges = plan.launch.kernel.as<KvConfig>().l2_exchange == 1;
@@ -347,8 +351,8 @@ TEST(Plans, OfACacheTakeKernelsOfThePackOnEveryBoard) {
   EXPECT_GT(both, 0);
   for (const TypicalCache& t : typical_caches({{DType::bf16}, {}}))
     for (const int num_sms : {1, 7, 16, 66, 78, 114, 132, 144, 264}) {
-      const KvPlan usual = plan_kv(cache_of(t), arch, arch.usual_sms, Kernels::best);
-      const KvPlan plan = plan_kv(cache_of(t), arch, num_sms, Kernels::best);
+      const KvPlan usual = plan_kv(cache_of(t), arch, arch.usual_sms, KernelPreference::best);
+      const KvPlan plan = plan_kv(cache_of(t), arch, num_sms, KernelPreference::best);
       EXPECT_EQ(variant(plan.launch.kernel, 0), variant(usual.launch.kernel, 0)) << name_of(plan.launch.kernel);
       EXPECT_TRUE(has(plan.launch.kernel)) << name_of(plan.launch.kernel) << " for " << num_sms << " SMs";
     }
@@ -358,16 +362,18 @@ TEST(Plans, OfACacheTakeKernelsOfThePackOnEveryBoard) {
 TEST(Plans, AreMadeByTheFirstFamilyThatAccepts) {
   const Arch hopper = arch_named("sm_90a"), ampere = arch_named("sm_80");
   const ForwardProblem f32 = forward_of({.dtype = DType::f32});
-  EXPECT_EQ(plan_forward(forward_of({}), hopper, Kernels::best).family, &sm90_forward);
-  EXPECT_TRUE(rejections(forward_of({}), hopper, Kernels::best).empty());
-  EXPECT_EQ(plan_forward(forward_of({}), ampere, Kernels::best).family, &portable_forward);
-  EXPECT_TRUE(rejections(forward_of({}), ampere, Kernels::best).empty()) << "sm90 does not serve the architecture";
-  EXPECT_EQ(plan_forward(f32, hopper, Kernels::best).family, &portable_forward);
-  for (const Kernels kernels : {Kernels::best, Kernels::portable}) {
+  EXPECT_EQ(plan_forward(forward_of({}), hopper, KernelPreference::best).family, &sm90_forward);
+  EXPECT_TRUE(rejections(forward_of({}), hopper, KernelPreference::best).empty());
+  EXPECT_EQ(plan_forward(forward_of({}), ampere, KernelPreference::best).family, &portable_forward);
+  EXPECT_TRUE(rejections(forward_of({}), ampere, KernelPreference::best).empty())
+      << "sm90 does not serve the architecture";
+  EXPECT_EQ(plan_forward(f32, hopper, KernelPreference::best).family, &portable_forward);
+  for (const KernelPreference kernels : {KernelPreference::best, KernelPreference::portable}) {
     const std::vector<Rejection> rejected = rejections(f32, hopper, kernels);
     ASSERT_EQ(rejected.size(), 1u);
     EXPECT_STREQ(rejected[0].family, "sm90");
-    EXPECT_EQ(std::string_view(rejected[0].reason).find("CUFLASH_CUDA_KERNELS") == 0, kernels == Kernels::portable);
+    EXPECT_EQ(std::string_view(rejected[0].reason).find("CUFLASH_CUDA_KERNELS") == 0,
+              kernels == KernelPreference::portable);
   }
 }
 

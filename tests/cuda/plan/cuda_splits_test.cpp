@@ -15,7 +15,7 @@ namespace {
 const Arch kHopper = arch_named("sm_90a");
 
 ForwardPlan plan_of(const ForwardProblem& p, const ForwardRun& run = {}) {
-  return plan_forward(p, kHopper, Kernels::best, nullptr, run);
+  return plan_forward(p, kHopper, KernelPreference::best, nullptr, run);
 }
 Typical few_queries(int64_t len_q, int64_t group = 1) {
   return {.batch = 1, .heads_q = 8 * group, .heads_k = 8, .len_q = len_q, .len_k = 32768};
