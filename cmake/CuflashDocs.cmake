@@ -18,7 +18,7 @@ endforeach()
 add_executable(provoke docs/provoke.cpp docs/host_messages.cpp docs/cuda_messages.cpp docs/cache_messages.cpp)
 cuflash_configure_target(provoke)
 target_link_libraries(provoke PRIVATE cuflash_check)
-target_compile_definitions(provoke PRIVATE CUFLASH_FAKE_CUDA_DIR="${fake_cuda_dir}"
+target_compile_definitions(provoke PRIVATE CUFLASH_FAKE_GPU_DIR="${fake_gpu_dir}"
   CUFLASH_RECORDING_DIR="$<TARGET_FILE_DIR:recording_libcuda>" CUFLASH_NO_DRIVER_DIR="${no_driver_dir}")
 add_dependencies(provoke fake_libcuda fake_libnvrtc recording_libcuda)
 

@@ -2,9 +2,9 @@
 
 from fault import Fault
 
-FORWARD = "fake_cuda_forward_test"
-DBIAS = "fake_cuda_dbias_test"
-BACKWARD = "fake_cuda_backward_test"
+FORWARD = "fake_gpu_forward_test"
+DBIAS = "fake_gpu_dbias_test"
+BACKWARD = "fake_gpu_backward_test"
 
 # Kernels, as far as the host can run them, and the plans of their launches.
 CUDA_FAULTS = {
@@ -162,8 +162,8 @@ CUDA_FAULTS = {
     ],
     "src/cuda/launch/workspace.cpp": [
         Fault("the caller is asked for less than the kernels use", "e.allocate(e.allocate_context, bytes)",
-              "e.allocate(e.allocate_context, bytes - 1)", "fake_cuda_test"),
-        Fault("a failed allocation is used", "    if (!data_)\n", "    if (false)\n", "fake_cuda_test"),
+              "e.allocate(e.allocate_context, bytes - 1)", "fake_gpu_test"),
+        Fault("a failed allocation is used", "    if (!data_)\n", "    if (false)\n", "fake_gpu_test"),
     ],
     "kernels/sm90/forward/forward_tiles.h": [
         Fault("the last ticket is a tile", "return ticket < tickets.total;", "return ticket <= tickets.total;", FORWARD),
@@ -197,7 +197,7 @@ CUDA_FAULTS = {
     "kernels/sm90/kept_halves.h": [
         Fault("windows have their bytes exchanged", "(4 + first) | first << 4", "first | (4 + first) << 4",
               "cuda_pair_bits_test"),
-        Fault("dropout is never inverted", " ^ rule.inverted;", ";", "fake_cuda_forward_test"),
+        Fault("dropout is never inverted", " ^ rule.inverted;", ";", "fake_gpu_forward_test"),
     ],
     "kernels/sm90/backward/key_task.h": [
         Fault("a query tile between two parts is visited twice", "int64{w.count()} * (n + 1) / parts)",

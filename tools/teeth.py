@@ -90,9 +90,9 @@ class Trial:
 
     def environment(self, test: str) -> dict[str, str]:
         """Tests on fake GPUs find a driver that does not exist, as ctest lets them."""
-        fake = self.build_dir / "tests" / "fake_cuda"
+        fake = self.build_dir / "tests" / "fake_gpu"
         fakes = {"LD_LIBRARY_PATH": str(fake), "CUFLASH_CACHE_DIR": str(fake / "cache"), "CUFLASH_TEST_DEVICE": "cuda"}
-        return {**os.environ, **TEST_ENVIRONMENT, **(fakes if test.startswith("fake_cuda_") else {})}
+        return {**os.environ, **TEST_ENVIRONMENT, **(fakes if test.startswith("fake_gpu_") else {})}
 
     def failure(self, test: str) -> str:
         """The name of the test case that failed, else nothing."""

@@ -113,7 +113,7 @@ TEST(CacheOracle, NewRowsGoBehindTheOthers) {
   EXPECT_TRUE(appended_v(s.attention, s.cache).empty());
 }
 
-TEST(CacheOracle, RowsAreTurnedByTheirPositions) {
+TEST(CacheOracle, RowsAreRotatedByTheirPositions) {
   Small s;
   s.append(), s.quarters();
   // The new key of the first sequence has position 2, that of the second 3; so have their queries.
@@ -178,7 +178,7 @@ TEST(CacheOracle, WhereF32CannotTellBothRoundingsAreLegal) {
 
 // Queries in f64, where any rounding is legal, move results by almost nothing; queries in bf16 whose rounding is
 // unambiguous do not move them at all.
-TEST(CacheOracle, NoiseOfTurnedQueries) {
+TEST(CacheOracle, NoiseOfRotatedQueries) {
   Small s;
   s.quarters();
   const Forward exact = PlainProblem(s.attention, s.cache).rotary_noise();

@@ -167,7 +167,7 @@ TEST_F(Commands, bench_measures_stores_and_compares) {
 
 // In f32, which does not use cuBLAS: a real cuBLAS may crash on a fake driver.
 TEST_F(Commands, bench_measures_on_a_gpu) {
-  const std::string environment = "LD_LIBRARY_PATH=" CUFLASH_FAKE_CUDA_PATH " CUFLASH_CACHE_DIR=cache";
+  const std::string environment = "LD_LIBRARY_PATH=" CUFLASH_FAKE_GPU_PATH " CUFLASH_CACHE_DIR=cache";
   const Outcome outcome =
       run(dir,
           "bench --direction forward,backward,decode --len 64 --head-dim 64 --page-size 0,16 --dtype f32 "

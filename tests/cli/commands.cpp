@@ -208,7 +208,7 @@ TEST_F(Commands, check_goes_on_until_its_time_is_over_or_a_signal_comes) {
 
 TEST_F(Commands, check_on_cuda_tells_what_it_covered) {
   const Outcome outcome =
-      run(dir, "check --device cuda --plain --count 3 --kernel-sets 2 --threads 1", fake_cuda_environment(dir));
+      run(dir, "check --device cuda --plain --count 3 --kernel-sets 2 --threads 1", fake_gpu_environment(dir));
   EXPECT_NE(outcome.err.find("--plain --device cuda --kernel-sets 2"), std::string::npos) << outcome.err;
   for (const char* text : {"3 problems (seed 1, from 0, cuda)", "cases: ALiBi 0, ", " kernels: ", "sm90_forward ",
                            " of them compiled in ", "seconds of all threads: "})
@@ -221,8 +221,8 @@ TEST_F(Commands, check_writes_every_failure_to_a_file) {
   constexpr int kProblems = 14;
   const std::string words = join("check --device cuda --plain --seed 3 --kernel-sets 2 --threads 2 --count ", kProblems,
                                  " --failures failures");
-  EXPECT_EQ(run(dir, words, fake_cuda_environment(dir)).code, kExitFailed);
-  EXPECT_EQ(run(dir, words, "CUFLASH_CUDA_KERNELS=portable " + fake_cuda_environment(dir)).code, kExitFailed);
+  EXPECT_EQ(run(dir, words, fake_gpu_environment(dir)).code, kExitFailed);
+  EXPECT_EQ(run(dir, words, "CUFLASH_CUDA_KERNELS=portable " + fake_gpu_environment(dir)).code, kExitFailed);
   std::istringstream file(dir.read("failures"));
   const std::string command = "cuflash check --seed 3 --only ", flags = " --plain --device cuda --kernel-sets 2  # ";
   int lines = 0;
@@ -239,7 +239,7 @@ TEST_F(Commands, check_writes_every_failure_to_a_file) {
 // A driver that does not run kernels: no result is written.
 TEST_F(Commands, check_forever_ends_at_a_mismatch_with_its_reproduction) {
   const Outcome outcome = run(dir, "check --forever --device cuda --head-sizes 1 --threads 1 --seed 5 --first 40",
-                              fake_cuda_environment(dir));
+                              fake_gpu_environment(dir));
   EXPECT_EQ(outcome.code, kExitFailed);
   EXPECT_NE(outcome.out.find("1 problems (seed 5, from 40, cuda)"), std::string::npos) << outcome.out;
   EXPECT_NE(outcome.out.find("--seed 5 --first 41 --device cuda --head-sizes 1"), std::string::npos) << outcome.out;
@@ -313,7 +313,7 @@ TEST_F(Commands, io_shows_what_ncu_measured) {
     std::ofstream(dir.file("ncu")) << "#!/bin/sh\nshift 7\n" << body;
     std::filesystem::permissions(dir.file("ncu"), std::filesystem::perms::owner_all);
   };
-  const std::string environment = fake_cuda_environment(dir) + " PATH='" + dir.file("") + "':\"$PATH\"";
+  const std::string environment = fake_gpu_environment(dir) + " PATH='" + dir.file("") + "':\"$PATH\"";
   const std::string table =
       "cat <<'END'\n==PROF== Connected\n\"ID\",\"Kernel "
       "Name\",\"dram__bytes_read.sum\",\"dram__bytes_write.sum\",\"lts__t_bytes."

@@ -55,7 +55,7 @@ TEST_F(Files, attend_writes_beside_what_a_killed_process_of_its_number_left) {
 
 TEST_F(Files, pack_writes_beside_what_a_killed_process_of_its_number_left) {
   const Outcome outcome = run_with_leftovers("pack --arch sm_90a --dtype f32 --dim 64 -o kernels.pack", "kernels.pack",
-                                             fake_cuda_environment(dir));
+                                             fake_gpu_environment(dir));
   EXPECT_EQ(outcome.code, kExitOk) << outcome.err;
   EXPECT_TRUE(dir.has("kernels.pack"));
 }
@@ -63,7 +63,7 @@ TEST_F(Files, pack_writes_beside_what_a_killed_process_of_its_number_left) {
 TEST_F(Files, pack_names_the_file_that_it_cannot_write) {
   fs::create_directory(dir.file("kernels.pack"));
   const Outcome outcome =
-      run(dir, "pack --arch sm_90a --dtype f32 --dim 64 -o kernels.pack", fake_cuda_environment(dir));
+      run(dir, "pack --arch sm_90a --dtype f32 --dim 64 -o kernels.pack", fake_gpu_environment(dir));
   EXPECT_EQ(outcome.code, kExitFailed);
   EXPECT_NE(outcome.err.find("kernels.pack cannot be written: Is a directory"), std::string::npos) << outcome.err;
   EXPECT_EQ(temporary_files(), 0u);
@@ -73,12 +73,12 @@ TEST_F(Files, pack_names_the_file_that_it_cannot_write) {
 TEST_F(Files, pack_can_be_written_by_its_owner_alone_whatever_the_umask) {
   const mode_t before = ::umask(0);
   const Outcome outcome =
-      run(dir, "pack --arch sm_90a --dtype f32 --dim 64 -o kernels.pack", fake_cuda_environment(dir));
+      run(dir, "pack --arch sm_90a --dtype f32 --dim 64 -o kernels.pack", fake_gpu_environment(dir));
   ::umask(before);
   ASSERT_EQ(outcome.code, kExitOk) << outcome.err;
   EXPECT_EQ(fs::status(dir.file("kernels.pack")).permissions() & (fs::perms::group_write | fs::perms::others_write),
             fs::perms::none);
-  const Outcome info = run(dir, "info", "CUFLASH_PACK=kernels.pack " + fake_cuda_environment(dir));
+  const Outcome info = run(dir, "info", "CUFLASH_PACK=kernels.pack " + fake_gpu_environment(dir));
   EXPECT_NE(info.out.find("kernels.pack: "), std::string::npos) << info.out;
 }
 
@@ -143,7 +143,7 @@ TEST_F(Files, two_outputs_are_not_one_npy_file) {
 [[noreturn]] void become_pack(const test::TempDir& dir) {
   if (::chdir(dir.file("").c_str()) != 0) ::_exit(2);
   ::signal(SIGINT, SIG_DFL);
-  ::setenv("LD_LIBRARY_PATH", CUFLASH_FAKE_CUDA_PATH, 1);
+  ::setenv("LD_LIBRARY_PATH", CUFLASH_FAKE_GPU_PATH, 1);
   ::setenv("CUFLASH_CACHE_DIR", dir.file("cache").c_str(), 1);
   ::dup2(::open("/dev/null", O_WRONLY), STDERR_FILENO);
   // With a sanitizer one architecture takes as long as all of them without.

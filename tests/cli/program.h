@@ -32,8 +32,8 @@ inline Outcome run(const test::TempDir& dir, const std::string& words, const std
 }
 
 // Two fake Hopper GPUs.
-inline std::string fake_cuda_environment(const test::TempDir& dir) {
-  return "LD_LIBRARY_PATH='" CUFLASH_FAKE_CUDA_PATH "' CUFLASH_CACHE_DIR='" + dir.file("cache") + "'";
+inline std::string fake_gpu_environment(const test::TempDir& dir) {
+  return "LD_LIBRARY_PATH='" CUFLASH_FAKE_GPU_PATH "' CUFLASH_CACHE_DIR='" + dir.file("cache") + "'";
 }
 
 class Commands : public testing::Test {

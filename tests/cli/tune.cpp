@@ -69,7 +69,7 @@ TEST_F(Commands, tuned_choices_reach_calls_on_a_gpu) {
   tuned::Choice choice{"sm90", 0, 96};
   choice.warpgroups = 2, choice.stages = 3, choice.order = 1;
   ASSERT_EQ(tuned::write_choices(dir.file("cache"), "Fake, sm_90a, 132 multiprocessors", {{kind, {choice, 5}}}), "");
-  const std::string environment = fake_cuda_environment(dir) + " CUFLASH_TUNED=",
+  const std::string environment = fake_gpu_environment(dir) + " CUFLASH_TUNED=",
                     problem = "explain --dtype bf16 --len 1000 ";
   const Outcome outcome = run(dir, problem + "--device cuda", environment + "on");
   EXPECT_NE(outcome.out.find("that cuflash tune found"), std::string::npos) << outcome.out << outcome.err;
@@ -126,7 +126,7 @@ TEST_F(Commands, tune_fails_with_one_sentence_and_no_file) {
   EXPECT_EQ(run(dir, "tune --device cpu --len 16", "CUFLASH_CACHE_DIR=/proc/cuflash").code, kExitUsage);
   // A GPU that computes nothing: results are checked before they are timed.
   const Outcome fake =
-      run(dir, "tune --device cuda --len 64 --dtype f32 --seconds 1", fake_cuda_environment(dir) + " CUFLASH_TUNED=on");
+      run(dir, "tune --device cuda --len 64 --dtype f32 --seconds 1", fake_gpu_environment(dir) + " CUFLASH_TUNED=on");
   EXPECT_EQ(fake.code, kExitFailed) << fake.out;
   EXPECT_NE(fake.err.find("the built-in choice portable"), std::string::npos) << fake.err;
   EXPECT_FALSE(dir.has("cache/tuned.txt"));

@@ -16,13 +16,13 @@ namespace cuflash::docs {
 namespace {
 
 // A driver with memory and a compiler that work; only the kernels do nothing.
-const Environment kGpu = {{"LD_LIBRARY_PATH", CUFLASH_FAKE_CUDA_DIR},
-                          {"CUFLASH_CACHE_DIR", CUFLASH_FAKE_CUDA_DIR "/docs"},
+const Environment kGpu = {{"LD_LIBRARY_PATH", CUFLASH_FAKE_GPU_DIR},
+                          {"CUFLASH_CACHE_DIR", CUFLASH_FAKE_GPU_DIR "/docs"},
                           {"CUFLASH_JIT", "on"},
                           {"CUFLASH_PACK", ""}};
 // A driver that can be told to fail, and the same compiler.
-const Environment kFailing = {{"LD_LIBRARY_PATH", CUFLASH_RECORDING_DIR ":" CUFLASH_FAKE_CUDA_DIR},
-                              {"CUFLASH_CACHE_DIR", CUFLASH_FAKE_CUDA_DIR "/docs"},
+const Environment kFailing = {{"LD_LIBRARY_PATH", CUFLASH_RECORDING_DIR ":" CUFLASH_FAKE_GPU_DIR},
+                              {"CUFLASH_CACHE_DIR", CUFLASH_FAKE_GPU_DIR "/docs"},
                               {"CUFLASH_JIT", "on"},
                               {"CUFLASH_PACK", ""}};
 
@@ -79,9 +79,9 @@ void make_packed(Call& c) {
   c.attention.cu_seqlens_q = c.attention.cu_seqlens_k = contiguous(static_cast<const int32_t*>(lengths), 3);
 }
 
-test::FakeCuda& failing() {
+test::RecordingDriver& failing() {
   void* library = ::dlopen("libcuda.so.1", RTLD_NOW);
-  return *reinterpret_cast<test::FakeCuda* (*)()>(::dlsym(library, "fake_cuda"))();
+  return *reinterpret_cast<test::RecordingDriver* (*)()>(::dlsym(library, "recording_driver"))();
 }
 
 cuda::KernelKey key_on(const char* arch) {
@@ -112,8 +112,8 @@ std::vector<Message> cuda_messages() {
   return {
       // What is missing
       {"no-driver", {{"LD_LIBRARY_PATH", CUFLASH_NO_DRIVER_DIR}}, ask_for_cuda},
-      {"old-driver", with(kFailing, "FAKE_CUDA_VERSION", "12020"), ask_for_cuda},
-      {"no-gpu", with(kFailing, "FAKE_CUDA_INIT", "100"), ask_for_cuda},
+      {"old-driver", with(kFailing, "RECORDING_VERSION", "12020"), ask_for_cuda},
+      {"no-gpu", with(kFailing, "RECORDING_INIT", "100"), ask_for_cuda},
       {"old-gpu", kFailing, [] { cuda::device(2); }},
       {"no-compiler", {}, [] { cuda::load_nvrtc({"libnvrtc-that-is-not-there.so"}); }},
       {"compiler-target", kGpu, [] { cuda::compile(cuda::program_of(key_on("sm_80"))); }},

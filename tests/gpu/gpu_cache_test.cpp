@@ -1,4 +1,4 @@
-// Attention over a KV cache on a GPU: the random calls of tests/cuda/kernels/fake_cuda_cache_test.cpp, and what only a device can get
+// Attention over a KV cache on a GPU: the random calls of tests/cuda/kernels/fake_gpu_cache_test.cpp, and what only a device can get
 // wrong: concurrent CTAs, streams, replays, a workspace with arbitrary content.
 #include <algorithm>
 #include <random>

@@ -17,12 +17,12 @@
 namespace cuflash::cuda {
 namespace {
 
-using test::FakeCuda;
+using test::RecordingDriver;
 using test::FakeTensorMap;
 
-FakeCuda* open_fake(const char* path) {
+RecordingDriver* open_fake(const char* path) {
   void* library = ::dlopen(path, RTLD_NOW | RTLD_LOCAL);
-  auto* get = library ? reinterpret_cast<FakeCuda* (*)()>(::dlsym(library, "fake_cuda")) : nullptr;
+  auto* get = library ? reinterpret_cast<RecordingDriver* (*)()>(::dlsym(library, "recording_driver")) : nullptr;
   return get ? get() : nullptr;
 }
 
@@ -53,7 +53,7 @@ FakeTensorMap expected(const void* data, int64_t rows, int box_rows = 64) {
 // Before this process looks for a driver, which it does once.
 TEST(OldDriver, WithoutAFunctionThatReplacesAddressesEachMapIsEncoded) {
   const int result = test::in_child([] {
-    const FakeCuda* old = open_fake(CUFLASH_FAKE_OLD_LIBCUDA);
+    const RecordingDriver* old = open_fake(CUFLASH_FAKE_OLD_LIBCUDA);
     if (!old || driver().cuTensorMapReplaceAddress) return 1;
     for (uintptr_t n = 1; n <= 3; ++n)
       if (!(map_of(place(n), 100) == expected(place(n), 100))) return 2;
@@ -75,7 +75,7 @@ class TensorMaps : public testing::Test {
     std::thread(body).join();
   }
 
-  FakeCuda* cuda = nullptr;
+  RecordingDriver* cuda = nullptr;
 };
 
 TEST_F(TensorMaps, ALayoutIsEncodedOnceAndHasTheAddressOfEachCall) {

@@ -9,12 +9,12 @@
 #include <vector>
 
 #include "cuda/driver/types.h"
-#include "tests/cuda/fake_gpu/fake_cuda.h"
+#include "tests/cuda/fake_gpu/fake_gpu.h"
 
 namespace {
 
 using namespace cuflash::cuda;
-using cuflash::test::FakeCuda;
+using cuflash::test::FakeGpu;
 using cuflash::test::FakeLaunch;
 using cuflash::test::FakeTensorMap;
 
@@ -36,7 +36,7 @@ struct FakeEvent {
 };
 
 std::mutex mutex;
-FakeCuda state;
+FakeGpu state;
 std::map<CUdeviceptr, Block> blocks;
 thread_local std::vector<CUcontext> contexts;  // the last one is current
 
@@ -88,7 +88,7 @@ CUresult release(CUdeviceptr data) {
 
 #define FAKE extern "C" __attribute__((visibility("default"))) CUresult
 
-extern "C" __attribute__((visibility("default"))) FakeCuda* fake_cuda() { return &state; }
+extern "C" __attribute__((visibility("default"))) FakeGpu* fake_gpu() { return &state; }
 
 FAKE cuInit(unsigned) { return CUDA_SUCCESS; }
 FAKE cuDriverGetVersion(int* version) { return *version = 13000, CUDA_SUCCESS; }

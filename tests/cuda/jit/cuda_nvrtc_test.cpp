@@ -76,7 +76,7 @@ TEST(Nvrtc, IsLookedForInItsPlacesInOrder) {
   }
 }
 
-TEST(Nvrtc, ItsNeighboursAreNotTakenForIt) {
+TEST(Nvrtc, OtherLibrariesAreNotTakenForNvrtc) {
   for (const std::string& path : search->found) {
     EXPECT_EQ(path.find("builtins"), std::string::npos) << path;
     EXPECT_EQ(path.find(".alt"), std::string::npos) << path;

@@ -1,5 +1,5 @@
 // The lists of tiles that a mask tensor shows to the sm90 kernels, and the bits of such a tile, on the host. The lists of
-// forward also run with its kernel in fake_cuda_forward_test.
+// forward also run with its kernel in fake_gpu_forward_test.
 #include <algorithm>
 #include <vector>
 

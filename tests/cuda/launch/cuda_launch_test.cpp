@@ -70,11 +70,11 @@ int driver_in_child(const char* variable, const char* value, std::initializer_li
 }
 
 TEST(DriverState, ATooOldDriverIsRefusedWithBothVersions) {
-  EXPECT_EQ(driver_in_child("FAKE_CUDA_VERSION", "12020", {"CUDA 12.3", "is for CUDA 12.2", "libcuda.so.1"}), 0);
+  EXPECT_EQ(driver_in_child("RECORDING_VERSION", "12020", {"CUDA 12.3", "is for CUDA 12.2", "libcuda.so.1"}), 0);
 }
 
 TEST(DriverState, ADriverWithoutADeviceIsRefused) {
-  EXPECT_EQ(driver_in_child("FAKE_CUDA_INIT", "100", {"cannot be initialised", "a made-up error", "100"}), 0);
+  EXPECT_EQ(driver_in_child("RECORDING_INIT", "100", {"cannot be initialised", "a made-up error", "100"}), 0);
 }
 
 class Launching : public testing::Test {
@@ -95,7 +95,7 @@ class Launching : public testing::Test {
     ::setenv("CUFLASH_JIT", "off", 1);
   }
   void SetUp() override {
-    cuda = fake<test::FakeCuda*()>("fake_cuda")();
+    cuda = fake<test::RecordingDriver*()>("recording_driver")();
     contexts = fake<std::vector<CUcontext>*()>("fake_contexts")();
     capture_mode = fake<int*()>("fake_capture_mode")();
     *cuda = {};
@@ -108,7 +108,7 @@ class Launching : public testing::Test {
     launch_all({&one}, "params", device, stream);
   }
 
-  test::FakeCuda* cuda = nullptr;
+  test::RecordingDriver* cuda = nullptr;
   std::vector<CUcontext>* contexts = nullptr;
   int* capture_mode = nullptr;
 };

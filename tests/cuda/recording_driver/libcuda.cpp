@@ -7,7 +7,7 @@
 #include <cstring>
 
 using namespace cuflash::cuda;
-using cuflash::test::FakeCuda;
+using cuflash::test::RecordingDriver;
 using cuflash::test::FakeTensorMap;
 
 namespace {
@@ -27,8 +27,8 @@ bool is_aligned(const void* data, std::uintptr_t bytes) { return reinterpret_cas
 
 extern "C" {
 
-FakeCuda* fake_cuda() {
-  static FakeCuda state;
+RecordingDriver* recording_driver() {
+  static RecordingDriver state;
   return &state;
 }
 // Contexts of this thread, the current one last.
@@ -41,9 +41,9 @@ int* fake_capture_mode() {
   return &mode;
 }
 
-CUresult cuInit(unsigned) { return result_of(from_environment("FAKE_CUDA_INIT", 0)); }
+CUresult cuInit(unsigned) { return result_of(from_environment("RECORDING_INIT", 0)); }
 CUresult cuDriverGetVersion(int* version) {
-  *version = from_environment("FAKE_CUDA_VERSION", 12030);
+  *version = from_environment("RECORDING_VERSION", 12030);
   return CUDA_SUCCESS;
 }
 CUresult cuGetErrorName(CUresult, const char** name) { return *name = "CUDA_ERROR_FAKE", CUDA_SUCCESS; }
@@ -71,20 +71,20 @@ CUresult cuCtxGetDevice(CUdevice* device) {
   return *device = device_of(fake_contexts()->back()), CUDA_SUCCESS;
 }
 CUresult cuCtxPushCurrent_v2(CUcontext c) {
-  ++std::atomic_ref(fake_cuda()->pushes);
+  ++std::atomic_ref(recording_driver()->pushes);
   return fake_contexts()->push_back(c), CUDA_SUCCESS;
 }
 CUresult cuCtxPopCurrent_v2(CUcontext* c) {
-  ++std::atomic_ref(fake_cuda()->pops);
+  ++std::atomic_ref(recording_driver()->pops);
   *c = fake_contexts()->back();
   return fake_contexts()->pop_back(), CUDA_SUCCESS;
 }
 
 CUresult cuLibraryLoadData(CUlibrary* library, const void* code, int*, void**, unsigned, int*, void**, unsigned) {
-  fake_cuda()->capture_modes.push_back(*fake_capture_mode());
-  if (fake_cuda()->load_result != 0) return result_of(fake_cuda()->load_result);
-  fake_cuda()->loaded.emplace_back(static_cast<const char*>(code));
-  *library = reinterpret_cast<CUlibrary>(fake_cuda()->loaded.size());
+  recording_driver()->capture_modes.push_back(*fake_capture_mode());
+  if (recording_driver()->load_result != 0) return result_of(recording_driver()->load_result);
+  recording_driver()->loaded.emplace_back(static_cast<const char*>(code));
+  *library = reinterpret_cast<CUlibrary>(recording_driver()->loaded.size());
   return CUDA_SUCCESS;
 }
 CUresult cuLibraryGetKernel(CUkernel* kernel, CUlibrary library, const char* name) {
@@ -97,15 +97,15 @@ CUresult cuKernelGetFunction(CUfunction* function, CUkernel kernel) {
 }
 CUresult cuKernelSetAttribute(CUfunction_attribute which, int value, CUkernel kernel, CUdevice device) {
   if (which != CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES) return CUDA_ERROR_INVALID_VALUE;
-  return fake_cuda()->shared[{kernel, device}].push_back(value), CUDA_SUCCESS;
+  return recording_driver()->shared[{kernel, device}].push_back(value), CUDA_SUCCESS;
 }
 CUresult cuTensorMapEncodeTiled(CUtensorMap* map, CUtensorMapDataType type, unsigned rank, void* data,
                                 const std::uint64_t* extents, const std::uint64_t* strides, const unsigned* box,
                                 const unsigned*, CUtensorMapInterleave, CUtensorMapSwizzle, CUtensorMapL2promotion,
                                 CUtensorMapFloatOOBfill) {
-  ++std::atomic_ref(fake_cuda()->encoded);
+  ++std::atomic_ref(recording_driver()->encoded);
   if (rank != 4 || !is_aligned(map, 64) || !is_aligned(data, 16)) return CUDA_ERROR_INVALID_VALUE;
-  if (fake_cuda()->encode_result != 0) return result_of(fake_cuda()->encode_result);
+  if (recording_driver()->encode_result != 0) return result_of(recording_driver()->encode_result);
   FakeTensorMap content{data, {}, {}, {}, type};
   std::copy_n(extents, 4, content.extents), std::copy_n(strides, 3, content.strides), std::copy_n(box, 4, content.box);
   *map = {};
@@ -114,9 +114,9 @@ CUresult cuTensorMapEncodeTiled(CUtensorMap* map, CUtensorMapDataType type, unsi
 }
 #ifndef FAKE_WITHOUT_OPTIONAL_FUNCTIONS
 CUresult cuTensorMapReplaceAddress(CUtensorMap* map, void* data) {
-  ++std::atomic_ref(fake_cuda()->replaced);
+  ++std::atomic_ref(recording_driver()->replaced);
   if (!is_aligned(map, 64) || !is_aligned(data, 16)) return CUDA_ERROR_INVALID_VALUE;
-  if (fake_cuda()->replace_result != 0) return result_of(fake_cuda()->replace_result);
+  if (recording_driver()->replace_result != 0) return result_of(recording_driver()->replace_result);
   std::memcpy(reinterpret_cast<char*>(map) + offsetof(FakeTensorMap, address), &data, sizeof data);
   return CUDA_SUCCESS;
 }
@@ -128,7 +128,7 @@ CUresult cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode* mode) {
 }
 
 CUresult cuLaunchKernelEx(const CUlaunchConfig* c, CUfunction, void** params, void** extra) {
-  FakeCuda& state = *fake_cuda();
+  RecordingDriver& state = *recording_driver();
   const bool as_documented = extra[0] == kLaunchParamBufferPointer && extra[2] == kLaunchParamBufferSize && !extra[4];
   if (params || !as_documented || fake_contexts()->empty()) return CUDA_ERROR_INVALID_VALUE;
   if (state.launch_result != 0) return result_of(state.launch_result);

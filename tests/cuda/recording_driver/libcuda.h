@@ -28,7 +28,7 @@ struct FakeTensorMap {
   bool operator==(const FakeTensorMap&) const = default;
 };
 
-struct FakeCuda {
+struct RecordingDriver {
   // Sets what happens next.
   int launch_result = 0, load_result = 0, encode_result = 0, replace_result = 0;
   // What happened. Launches are recorded as far as there is room, without allocating.

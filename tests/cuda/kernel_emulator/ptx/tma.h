@@ -3,7 +3,7 @@
 
 #include "params.h"
 #include "ptx/cp_async.h"
-#include "tests/cuda/fake_gpu/fake_cuda.h"
+#include "tests/cuda/fake_gpu/fake_gpu.h"
 
 namespace cuflash {
 

@@ -9,7 +9,7 @@
 #include "cuda/jit/program.h"
 #include "problem/describe_cache.h"
 #include "tests/cpu/cache_cases.h"
-#include "tests/cuda/fake_gpu/fake_cuda.h"
+#include "tests/cuda/fake_gpu/fake_gpu.h"
 #include "tests/cuda/kernel_emulator/kv_kernel.h"
 #include "tests/properties/property.h"
 #include "tests/shared/counted_allocations.h"
@@ -19,9 +19,9 @@ namespace {
 
 class FakeCache : public ::testing::Test {
  protected:
-  FakeCache() : gpus(loaded_fake_cuda()) { gpus.on_launch = nullptr; }
+  FakeCache() : gpus(loaded_fake_gpu()) { gpus.on_launch = nullptr; }
 
-  FakeCuda& gpus;
+  FakeGpu& gpus;
 };
 
 cuda::KvPlan plan_of(const CacheScene& s) {
@@ -130,7 +130,7 @@ CacheCase posted_case(int64_t group, int64_t page_size, std::vector<int32_t> row
           .alibi = options,
           .seed = seed};
 }
-TEST_F(FakeCache, SplitsPostTheirSumsToEachOther) {
+TEST_F(FakeCache, SplitsExchangePartials) {
   static bool early = false, together = false;
   gpus.on_launch = [](const FakeLaunch& launch) {
     early = launch.programmatic, together = launch.cooperative;
@@ -152,7 +152,7 @@ TEST_F(FakeCache, SplitsPostTheirSumsToEachOther) {
     }
 }
 // Values that are columns of keys, with warps that share the columns.
-TEST_F(FakeCache, SplitsPostSumsOfValuesInKeys) {
+TEST_F(FakeCache, SplitsExchangePartialsOfValuesInKeys) {
   gpus.on_launch = run_cache_kernel;
   DeviceBuffer workspace(16);
   for (const int64_t group : {3, 17}) {
@@ -173,7 +173,7 @@ TEST_F(FakeCache, SplitsPostSumsOfValuesInKeys) {
   }
 }
 // No CTA waits for one that is not resident: if not all of them fit, splits are reduced by tickets.
-TEST_F(FakeCache, SplitsMeetByTicketsWhereThereIsNoRoomForAll) {
+TEST_F(FakeCache, SplitsReduceByTicketWhereNotAllAreResident) {
   static int launches = 0;
   static bool together = true;
   gpus.on_launch = [](const FakeLaunch& launch) {

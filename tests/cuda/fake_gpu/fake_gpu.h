@@ -22,7 +22,7 @@ struct FakeLaunch {
   bool programmatic, cooperative;  // attributes
 };
 
-struct FakeCuda {
+struct FakeGpu {
   void (*on_launch)(const FakeLaunch&) = nullptr;
   int launches = 0;
   int blocks = 0;        // of device memory, allocated
@@ -40,14 +40,14 @@ struct FakeTensorMap {
 
 }  // namespace cuflash::test
 
-extern "C" cuflash::test::FakeCuda* fake_cuda();
+extern "C" cuflash::test::FakeGpu* fake_gpu();
 
 namespace cuflash::test {
 
 // The one that the library has loaded, or will load, in place of the driver.
-inline FakeCuda& loaded_fake_cuda() {
+inline FakeGpu& loaded_fake_gpu() {
   void* library = ::dlopen("libcuda.so.1", RTLD_NOW);
-  auto* get = library ? reinterpret_cast<FakeCuda* (*)()>(::dlsym(library, "fake_cuda")) : nullptr;
+  auto* get = library ? reinterpret_cast<FakeGpu* (*)()>(::dlsym(library, "fake_gpu")) : nullptr;
   if (!get) throw std::runtime_error("this test needs the fake libcuda.so.1 in LD_LIBRARY_PATH; ctest sets it");
   return *get();
 }

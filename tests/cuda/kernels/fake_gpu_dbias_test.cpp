@@ -7,7 +7,7 @@
 #include "check/run/run.h"
 #include "params.h"
 #include "tests/cuda/fake_gpu/emulate.h"
-#include "tests/cuda/fake_gpu/fake_cuda.h"
+#include "tests/cuda/fake_gpu/fake_gpu.h"
 #include "tests/cuda/kernel_emulator/dbias_kernel.h"
 #include "tests/properties/property.h"
 
@@ -44,8 +44,8 @@ void run_kernel(const FakeLaunch& launch) {
 
 class FakeDbias : public ::testing::Test {
  protected:
-  FakeDbias() { loaded_fake_cuda().on_launch = run_kernel; }
-  ~FakeDbias() override { loaded_fake_cuda().on_launch = nullptr; }
+  FakeDbias() { loaded_fake_gpu().on_launch = run_kernel; }
+  ~FakeDbias() override { loaded_fake_gpu().on_launch = nullptr; }
 
   static void check(const check::Case& c) {
     running = {};

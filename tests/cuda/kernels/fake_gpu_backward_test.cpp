@@ -7,7 +7,7 @@
 #include "backward_params.h"
 #include "check/run/run.h"
 #include "tests/cuda/fake_gpu/emulate.h"
-#include "tests/cuda/fake_gpu/fake_cuda.h"
+#include "tests/cuda/fake_gpu/fake_gpu.h"
 #include "tests/cuda/kernel_emulator/forward_kernel.h"
 #include "tests/properties/property.h"
 
@@ -59,8 +59,8 @@ void run_kernel(const FakeLaunch& launch) {
 
 class FakeBackward : public ::testing::Test {
  protected:
-  FakeBackward() { loaded_fake_cuda().on_launch = run_kernel; }
-  ~FakeBackward() override { loaded_fake_cuda().on_launch = nullptr; }
+  FakeBackward() { loaded_fake_gpu().on_launch = run_kernel; }
+  ~FakeBackward() override { loaded_fake_gpu().on_launch = nullptr; }
 
   // dq: a kernel of its own computes dQ.
   static void check(const check::Case& c, bool dq = false, int64_t prepared_heads = 0, unsigned threads = 512) {

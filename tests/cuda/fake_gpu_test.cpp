@@ -14,7 +14,7 @@
 #include "cuda/plan/plan.h"
 #include "kv_params.h"
 #include "tests/cuda/fake_gpu/emulate.h"
-#include "tests/cuda/fake_gpu/fake_cuda.h"
+#include "tests/cuda/fake_gpu/fake_gpu.h"
 #include "tests/gpu/gpu_memory.h"
 #include "tests/properties/property.h"
 #include "tests/shared/counted_allocations.h"
@@ -24,9 +24,9 @@ namespace {
 
 class FakeGpus : public ::testing::Test {
  protected:
-  FakeGpus() : gpus(loaded_fake_cuda()) { gpus.on_launch = nullptr; }
+  FakeGpus() : gpus(loaded_fake_gpu()) { gpus.on_launch = nullptr; }
 
-  FakeCuda& gpus;
+  FakeGpu& gpus;
 };
 
 int current_device() {
@@ -266,7 +266,7 @@ TEST_F(FakeGpus, TensorsOfTwoDevicesAreRefused) {
 
 TEST_F(FakeGpus, MemoryOfThePoolGoesBack) {
   static int pool_blocks = -1;
-  static const FakeCuda* state = &gpus;
+  static const FakeGpu* state = &gpus;
   gpus.on_launch = [](const FakeLaunch&) { pool_blocks = state->pool_blocks; };
   const Stream stream;
   DeviceProblem p(dense({.len_q = 70, .len_k = 70}), stream);

@@ -5,7 +5,7 @@
 #include <cstring>
 
 #include "check/run/run.h"
-#include "tests/cuda/fake_gpu/fake_cuda.h"
+#include "tests/cuda/fake_gpu/fake_gpu.h"
 #include "tests/cuda/kernel_emulator/forward_kernel.h"
 #include "tests/gpu/gpu_memory.h"
 #include "tests/properties/property.h"
@@ -31,8 +31,8 @@ void run_forward_kernel(const FakeLaunch& launch) {
 
 class FakeForward : public ::testing::Test {
  protected:
-  FakeForward() { loaded_fake_cuda().on_launch = run_forward_kernel; }
-  ~FakeForward() override { loaded_fake_cuda().on_launch = nullptr; }
+  FakeForward() { loaded_fake_gpu().on_launch = run_forward_kernel; }
+  ~FakeForward() override { loaded_fake_gpu().on_launch = nullptr; }
 
   // launches: of one call; random problems are computed twice. 0: any number.
   static void check(check::Case c, int launches, DType dtype = DType::bf16, bool backward = false) {
