@@ -272,7 +272,7 @@ FAULTS = {
     "src/cpu/tile_mask.cpp": [
         Fault("mask words of a tile are not shifted", "at(begin + w) >> shift | at(begin + w + 1) << (32 - shift)",
               "at(begin + w)", "mask_summary_test"),
-        Fault("a mask's verdict forgets its last query", "lane < queries.size(); ++lane)\n      any",
+        Fault("a mask's classification forgets its last query", "lane < queries.size(); ++lane)\n      any",
               "lane + 1 < queries.size(); ++lane)\n      any"),
     ],
     "src/cpu/summarize_mask.cpp": [
@@ -284,11 +284,11 @@ FAULTS = {
               "mask_summary_test"),
     ],
     "kernels/attn/mask_summary.h": [
-        Fault("a tile's verdict misses its last row of blocks", "row < row_end; ++row", "row + 1 < row_end; ++row",
+        Fault("a tile's classification misses its last row of blocks", "row < row_end; ++row", "row + 1 < row_end; ++row",
               "mask_summary_test"),
     ],
     "kernels/attn/tile_mask.h": [
-        Fault("a walk skips the tiles after the first 32", "if (walked.end - base <= 32) return false;", "return false;",
+        Fault("a traversal skips the tiles after the first 32", "if (view.end - base <= 32) return false;", "return false;",
               "mask_kernel_test"),
         Fault("mask bits of the neighbouring lane", ">> (lane_id() % 4 * 2);", ">> (lane_id() % 2 * 2);",
               "mask_kernel_test"),

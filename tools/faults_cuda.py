@@ -59,7 +59,7 @@ CUDA_FAULTS = {
               FORWARD),
         Fault("ALiBi's offset is lost where a row moves its maximum",
               "const Offset& offset) {\n    offset.add_to(s);", "const Offset& offset) {", FORWARD),
-        Fault("nothing is dropped where a row moves its maximum", "probs[n / 2], drop.again());",
+        Fault("nothing is dropped where a row raises its maximum", "probs[n / 2], dropout.again());",
               "probs[n / 2], NoDropout{});", FORWARD),
     ],
     "src/cuda/plan/tuned_config.h": [
@@ -146,7 +146,7 @@ CUDA_FAULTS = {
               "group * kWarpgroupRows > work.rows", FORWARD),
     ],
     "kernels/sm90/forward/key_step.h": [
-        Fault("a mask hides nothing beside a window", "if (crosses_window)", "if (!crosses_window)", FORWARD),
+        Fault("a mask hides nothing where a window hides keys, too", "if (crosses_window)", "if (!crosses_window)", FORWARD),
     ],
     "kernels/sm90/tile_scheduler.h": [
         Fault("splits overlap by a key tile", "begin += least * split + min(split, more);",
@@ -233,7 +233,7 @@ CUDA_FAULTS = {
     "kernels/sm90/backward/deferred_prepare.h": [
         Fault("sums of the heads that the main kernel prepares keep what the workspace held",
               "zeros[i * 32] = {0, 0, 0, 0};", "zeros[i * 32].x = 0;", BACKWARD),
-        Fault("rows of late heads have the delta of the row before", "delta_at(kPortable, row + i * kRows)] = delta;",
+        Fault("rows of deferred heads have the delta of the row before", "delta_at(kPortable, row + i * kRows)] = delta;",
               "delta_at(kPortable, row + i * kRows) + 1] = delta;", BACKWARD),
     ],
     "kernels/sm90/backward/loader.h": [

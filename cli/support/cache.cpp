@@ -56,7 +56,7 @@ Answer ask(const CacheQuestion& question, const std::string& place) {
   return ask(sketch.attention, sketch.cache, place);
 }
 
-std::string ask_boxes(const CacheQuestion& question) {
+std::string ask_tma(const CacheQuestion& question) {
   const Answer answer = ask(question, "sm_90a");
   if (!answer.served) return "no kernel at all: see limits";
   return answer.not_sm90.empty() ? answer.tiles : join("no: ", answer.not_sm90);
@@ -181,12 +181,12 @@ std::string merged(DType type, int64_t dim, const char* place) {
 Table cache_options() {
   Table table{{"option"}, {}};
   table.head.insert(table.head.end(), std::begin(kSupportPlaces), std::end(kSupportPlaces));
-  table.head.insert(table.head.end(), {"portable kernel", "boxes"});
+  table.head.insert(table.head.end(), {"portable kernel", "TMA"});
   for (const CacheOption& option : kOptions) {
     Cells row{option.name};
     for (const char* place : kSupportPlaces) row.push_back(served_everywhere(option, place));
     row.push_back(ask(with(option, DType::bf16, 128), "sm_80").options);
-    row.push_back(ask_boxes(with(option, DType::bf16, 128)));
+    row.push_back(ask_tma(with(option, DType::bf16, 128)));
     table.rows.push_back(row);
   }
   return table;

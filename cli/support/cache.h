@@ -45,6 +45,6 @@ void take_values_from_keys(CacheSketch& sketch);
 
 Answer ask(const CacheQuestion& question, const std::string& place);
 // The tiles of the TMA kernel on Hopper, or why another kernel is used.
-std::string ask_boxes(const CacheQuestion& question);
+std::string ask_tma(const CacheQuestion& question);
 
 }  // namespace cuflash::cli

@@ -28,7 +28,7 @@ Answer answer_of(const std::string& explanation) {
   return {.served = true,
           .tiles = join(queries, " x ", keys),
           .options = std::string(config.substr(config.rfind(", ") + 2)),
-          .boxes = config.find(" by TMA ") != std::string_view::npos,
+          .by_tma = config.find(" by TMA ") != std::string_view::npos,
           .not_sm90 = std::string(between(explanation, "not sm90   ", "\n"))};
 }
 

@@ -27,7 +27,7 @@ struct Answer {
   std::string tiles{};     // "64 x 128": queries by keys
   std::string options{};   // that the kernel was compiled for
   std::string reason{};    // of a refusal
-  bool boxes = false;      // over a cache on Hopper: the kernel with tensor copies
+  bool by_tma = false;     // over a cache on Hopper: the kernel that loads keys by TMA
   std::string not_sm90{};  // why the families of sm_90a reject it
 };
 

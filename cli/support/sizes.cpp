@@ -67,7 +67,7 @@ Table by_size(const Cells& answers, int64_t largest, CellsOf cells_of) {
 
 std::string cell(const Answer& answer) {
   if (!answer.served) return "no";
-  return answer.tiles.empty() ? "yes" : join(answer.tiles, answer.boxes ? ", boxes" : "");
+  return answer.tiles.empty() ? "yes" : join(answer.tiles, answer.by_tma ? ", TMA" : "");
 }
 
 Table head_sizes(bool backward) {

@@ -70,7 +70,7 @@ std::vector<Section> sections() {
       {"Limits", "What is refused, and the sentence that says so before anything is written.", limits()},
       {"KV cache: types and head sizes",
        "Two sequences of one query each, 32 query heads on 8 key heads, k and v of the same head size. Heads\n"
-       "that share keys are rows of one tile: a cell has rows x keys. \"boxes\" is the kernel for Hopper, which\n"
+       "that share keys are rows of one tile: a cell has rows x keys. \"TMA\" is the kernel for Hopper, which\n"
        "loads keys by TMA; everywhere else it is the portable one.",
        cache_sizes()},
       {"KV cache: head sizes of values",
@@ -86,7 +86,7 @@ std::vector<Section> sections() {
        "\"yes\": served wherever a call without the option is, for f64, f32, f16 and bf16 and head sizes 2, 31,\n"
        "32, 64, 72, 96, 128, 160, 192, 250, 256, 512 and 576; otherwise what is refused. The last two columns\n"
        "are for bf16 of head size 128: which options the portable kernel is compiled with on sm_80, and the\n"
-       "tiles of boxes on sm_90a, or why sm_90a uses the portable kernel.",
+       "tiles of the TMA kernel on sm_90a, or why sm_90a uses the portable kernel.",
        cache_options()},
       {"KV cache: limits", "There are no gradients. What else is refused, in the words of the call:", cache_limits()},
   };
