@@ -8,8 +8,8 @@ namespace cuflash {
 
 // The polynomial approximates log2(e) softcap tanh(scale x / softcap), the exponent of 2 for a dot product x.
 struct CapPolynomial {
-  float coefficient[3];  // of x, x^3 and x^5
-  float limit;           // of |x|; 0: the coefficients would not be normal floats with some room
+  float coefficient[3];  // coefficients of x, x^3 and x^5
+  float limit;           // largest |x| in range; 0: the coefficients would not be normal floats with some room
   float twice_log2;      // x times this is the exponent of 2 of exp(2 scale x / softcap)
   float drop;            // -2 log2(e) softcap
 };
@@ -34,7 +34,7 @@ CUFLASH_SHARED_FUNCTION CapPolynomial cap_polynomial(double scale, double softca
   return fits ? p : CapPolynomial{};
 }
 
-// For backward: the exponent, and the derivative of softcap.
+// The exponent and the derivative of softcap, for backward.
 struct CapDerivative {
   CapPolynomial exponent;
   float slope[3];  // 1 - tanh^2 in even powers of x, below the same limit

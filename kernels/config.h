@@ -25,7 +25,7 @@ enum OptionBits : int {
 enum CopyMode : int {
   kCopyVectors = 0,   // cp.async of 16 bytes: every row starts on a 16-byte boundary
   kCopyElements = 1,  // one element at a time, with conversion: any alignment, any stored type
-  kCopyWhole = 2,     // as kCopyVectors, and rows have exactly the padded size: no columns to zero
+  kCopyWhole = 2,     // kCopyVectors for rows of exactly the padded size, which have no columns to zero
   kCopyTma = 3,       // TMA loads by a producer warp (sm_90a, 16-bit elements)
 };
 
@@ -81,10 +81,10 @@ struct KvConfig {
   int dim_qk, dim_v;  // padded: multiples of 32, up to 576
   int tile_q;         // rows
   int tile_k;
-  int row_warps;     // split the tile's rows, 16 each; in large tiles 16 of each block, see row_blocks
+  int row_warps;     // split the tile's rows, 16 each; in large tiles 16 rows of each block, see row_blocks
   int key_warps;     // split the tile's keys; their partial results are reduced in the epilogue
   int column_warps;  // split dim_v; each recomputes the scores of its rows and keys
-  int stages;        // at least 2
+  int stages;        // K and V tiles in shared memory, at least 2
   int ctas_per_sm;
   int copy;     // CopyMode
   int options;  // OptionBits
@@ -116,7 +116,7 @@ struct BackwardConfig {
   int dim_qk, dim_v;
   int tile_q, tile_k;
   int key_warps;     // split the tile's keys
-  int column_warps;  // split the columns of dK and dV; each computes scores of some queries for the others
+  int column_warps;  // split the columns of dK and dV; each computes the scores of some queries for all of them
   int stages;        // Q and dO tiles in shared memory; 0: K and V share one buffer, Q and dO another
   int ctas_per_sm;
   int copy;
@@ -125,16 +125,16 @@ struct BackwardConfig {
   int all_gradients;  // 1: the call wants dQ, dK and dV, so the kernel does not check for absent gradients
 };
 
-// Backward on sm_90a: consumer warpgroups with 64 keys each, and a producer warpgroup that also computes dQ, unless dQ
-// has a warpgroup of its own (has_loader).
+// Backward on sm_90a: consumer warpgroups with 64 keys each, and a producer warpgroup that also computes dQ, unless a
+// separate warpgroup does (has_loader).
 struct Sm90BackwardConfig {
   Element element;    // f16 or bf16
   int dim_qk, dim_v;  // padded: multiples of 32
   int tile_q;         // 64
-  int warpgroups;     // with keys of their own; 1: see split_dk_dv
+  int warpgroups;     // consumer warpgroups with different keys; 1: two share the keys, see split_dk_dv
   int stages;         // Q and dO tiles in shared memory, at least 2
-  int dq;             // 1: dQ is added to dq_accum, with two warpgroups or more; 0: not wanted, or the dQ kernel has it
-  int options;        // OptionBits, exactly those of the call
+  int dq;  // 1: adds dQ to dq_accum, needs two warpgroups or more; 0: dQ is not wanted, or the dQ kernel computes it
+  int options;  // OptionBits, exactly those of the call
 };
 
 // dQ alone on sm_90a: consumer warpgroups with 64 queries each, and a producer warpgroup.
@@ -143,7 +143,7 @@ struct Sm90DqConfig {
   int dim_qk, dim_v;             // padded: multiples of 32
   int warpgroups;                // consumer warpgroups
   int tile_k;                    // a multiple of 16
-  int key_stages, value_stages;  // at least 2 of K, which is used twice
+  int key_stages, value_stages;  // at least 2 K tiles, because K is used twice
   int query_stages;              // 2: Q and dO of the next query tile are loaded while the current ones are in use
   int ping_pong;                 // 1: consumer warpgroups alternate in issuing wgmma for S and dQ
   int options;                   // OptionBits, exactly those of the call
@@ -154,7 +154,7 @@ struct Sm90DbiasConfig {
   Element element;    // f16 or bf16
   int dim_qk, dim_v;  // padded: multiples of 32
   int tile_k;         // 64, or 128 where registers and shared memory suffice
-  int stages;         // of Q and K, or dO and V, which alternate in one ring
+  int stages;         // stages of one ring, in which Q and K alternate with dO and V
   int options;        // OptionBits, exactly those of the call
 };
 
@@ -179,23 +179,24 @@ constexpr bool splits_keys(const Sm90ForwardConfig& c) { return (c.work & kSplit
 constexpr bool packs_heads(const Sm90ForwardConfig& c) { return (c.work & kPackHeads) != 0; }
 constexpr bool lists_tiles(const Sm90ForwardConfig& c) { return (c.work & kTileList) != 0; }
 constexpr int tile_q_of(const Sm90ForwardConfig& c) { return kWarpgroupRows * c.warpgroups; }
-// Whether the scores of a step stay in registers until its softmax is final.
+// Whether the softmax keeps the maximum of the first key tile (kFirstMax). It may have to repeat a step, so the scores
+// stay in registers until the sums are known.
 constexpr bool uses_first_max(const Sm90ForwardConfig& c) { return (c.schedule & kFirstMax) != 0; }
-// Whether the last query tile of a sequence is full, and the first one has what remains. In a causal problem the first
-// tile sees the fewest keys, so that warpgroups without rows wait for the fewest steps.
+// Whether the last query tile of a sequence is full and the first one has the remaining queries. In a causal problem
+// the first tile sees the fewest keys, so that warpgroups without rows wait for the fewest steps.
 constexpr bool ends_with_full_tile(const Sm90ForwardConfig& c) {
   return uses_first_max(c) && c.work == 0 && (c.options & kMaskTensor) == 0;
 }
-// Whether a warpgroup computes half of its first key tile if its queries see nothing of the rest: in a causal problem
-// every other warpgroup.
+// Whether a warpgroup computes only half of its first key tile if its queries see no key of the other half. In a causal
+// problem that is every other warpgroup.
 constexpr bool halves_first_tile(const Sm90ForwardConfig& c) {
   return ends_with_full_tile(c) && c.tile_k == 2 * kWarpgroupRows;
 }
 constexpr int num_threads(const Sm90ForwardConfig& c) { return kWarpgroupThreads * (c.warpgroups + 1); }
-// An SM has 512 registers for each of 128 lanes. A launch divides them evenly; setmaxnreg then moves
-// registers from the producer to the consumers, unless there is one consumer warpgroup, which has as many as an
-// instruction can name. The sanitizer warp needs more of them if it reads the mask tensor, for which there are three
-// warpgroups at most.
+// An SM has 512 registers for each of 128 lanes. A launch divides them evenly; setmaxnreg then moves registers from the
+// producer to the consumers, unless there is one consumer warpgroup, which already has as many as an instruction can
+// address. The sanitizer warp of the producer needs more registers if it reads a mask tensor; such kernels have at most
+// three consumer warpgroups.
 constexpr bool moves_registers(const Sm90ForwardConfig& c) { return c.warpgroups > 1; }
 constexpr bool sanitizes_by_mask(const Sm90ForwardConfig& c) {
   return c.warpgroups <= 3 && (c.options & kMaskTensor) != 0;
@@ -212,8 +213,9 @@ constexpr int producer_registers(const Sm90ForwardConfig& c) {
 constexpr int kPanelColumns = 64, kPanelRowBytes = 128;
 constexpr int num_panels(int columns) { return (columns + kPanelColumns - 1) / kPanelColumns; }
 constexpr int swizzled_bytes(int rows, int columns) { return rows * kPanelRowBytes * num_panels(columns); }
-// A box of a mask's summary: bits of 64 queries, or of one query if all share it, and of 128 keys from a multiple of 128
-// on, because TMA takes no coordinate between multiples of 16 bytes. Key tiles that may straddle two boxes load two.
+// A TMA box of the mask summary has the bits of 64 queries, or of one if all queries share them, for 128 keys. It
+// begins at a multiple of 128 keys, because TMA coordinates are multiples of 16 bytes. A key tile that may straddle two
+// boxes loads two.
 constexpr int kMaskBoxKeys = 128, kMaskBoxBytes = kMaskBoxKeys / 8, kMaskBitsBytes = kWarpgroupRows * kMaskBoxBytes;
 constexpr int mask_box_bytes(int tile_k) { return kMaskBoxKeys % tile_k == 0 ? kMaskBoxBytes : 2 * kMaskBoxBytes; }
 constexpr int kMaskListThreads = 128, kMaskListHeader = 16, kMaxMaskWarpgroups = 3;  // sm90/mask_tiles.h
@@ -222,7 +224,7 @@ constexpr int kTilingGroupBytes = 16, kMaxTilingGroups = 1024,
 constexpr bool reads_mask(const Sm90ForwardConfig& c) { return (c.options & kMaskTensor) != 0; }
 // Whether the mask decides where query tiles begin.
 constexpr bool aligns_tiles_to_mask(const Sm90ForwardConfig& c) { return reads_mask(c) && lists_tiles(c); }
-// Whether consumers know a run of tiles in which the mask hides nothing.
+// Whether the TileInfo has a run of key tiles in which the mask hides nothing.
 constexpr bool has_full_run(const Sm90ForwardConfig& c) { return reads_mask(c) && !splits_keys(c); }
 constexpr int query_stages(const Sm90ForwardConfig& c) { return (c.schedule & kPrefetchQ) != 0 ? 2 : 1; }
 // Tiles of the bias: one per consumer warpgroup and stage, in 64-column panels.
@@ -241,8 +243,8 @@ constexpr int bias_and_mask_bytes(const Sm90ForwardConfig& c) {
 constexpr int num_barriers(const Sm90ForwardConfig& c) {
   return (has_bias_tiles(c) ? 7 : 5) * c.stages + 2 * c.warpgroups * query_stages(c);
 }
-// One TileInfo per consumer warpgroup and query tile. The producer writes it before the stage of its Q is free: at that
-// time Q of the previous tile may be waiting, and O of the one before may still be in its epilogue.
+// One TileInfo per consumer warpgroup and query tile. The producer writes it before the stage of its Q is free. By then
+// Q of the previous tile may be waiting, and the tile before that may still be in its epilogue.
 constexpr int kTileInfoBytes = 64;
 constexpr int num_tile_infos(const Sm90ForwardConfig& c) { return 2 + query_stages(c); }
 constexpr int staged_columns(const Sm90ForwardConfig& c) {
@@ -260,7 +262,7 @@ constexpr int shared_bytes(const Sm90ForwardConfig& c) {
          listed_tile_bytes(c);
 }
 
-constexpr int sum_size(Element e) { return e == Element::f64 ? 8 : 4; }  // of accumulators and softmax state
+constexpr int sum_size(Element e) { return e == Element::f64 ? 8 : 4; }  // bytes of an accumulator or softmax state
 constexpr int consumer_threads(const KvConfig& c) { return 32 * c.row_warps * c.key_warps * c.column_warps; }
 // Large row tiles are multiplied with wgmma. Blocks are stored one after the other, each with 16 rows of every warp, so
 // that the 64 rows of a warpgroup are contiguous.
@@ -283,10 +285,10 @@ constexpr int num_threads(const MaskSummaryConfig&) { return 128; }
 // Bytes of K and V that a CTA with a part of the keys keeps in flight: about what keeps memory busy, 44 KiB per SM
 // (docs/lab/kv.md), in whole tiles.
 constexpr int kSplitBytesInFlight = 40 << 10;
-// The reduction of the splits of a forward call (sm90/combine_splits.h): parts of rows that a thread has in flight, those
-// of one row, as a power of two, the rows of a CTA, and its shared memory. That is more than the parts take: two CTAs fill an
-// SM. Otherwise SMs without a CTA of the forward kernel would take as many as they have threads for, long before the others
-// have room for one, and all would wait for these.
+// The reduction of the splits of a forward call (sm90/combine_splits.h): parts of rows that a thread has in flight,
+// those of one row, as a power of two, the rows of a CTA, and its shared memory. The shared memory is larger than the
+// parts, so that two CTAs fill an SM. Otherwise an SM without a CTA of the forward kernel would take as many CTAs as it
+// has threads for, long before the other SMs have room for one, and all of them would wait.
 constexpr int kPartsInFlight = 16;
 constexpr int slot_bits(unsigned splits) { return splits > 8 ? 4 : splits > 4 ? 3 : splits > 2 ? 2 : 1; }
 constexpr int rows_of_reduction(const MergeConfig& c, unsigned splits) {
@@ -295,19 +297,19 @@ constexpr int rows_of_reduction(const MergeConfig& c, unsigned splits) {
 constexpr int kReductionBytes = 100 << 10;
 static_assert(kPartsInFlight * num_threads(MergeConfig{}) * 16 <= kReductionBytes);
 constexpr int kTileListThreads = 1024;
-constexpr int kTileListBytes = (4 * kTileListThreads + kTileListThreads / 32) * 4;  // of shared memory
+constexpr int kTileListBytes = (4 * kTileListThreads + kTileListThreads / 32) * 4;  // shared memory
 constexpr int keys_bytes(const KvConfig& c, int columns) {
   return c.copy == kCopyTma ? swizzled_bytes(c.tile_k, columns) : tile_bytes(c.element, c.tile_k, columns);
 }
-// K, and V unless it is a slice of K.
+// Tensors that a key tile consists of: K, and V unless it is a slice of K.
 constexpr int parts_of_tile(const KvConfig& c) { return c.v_in_k ? 1 : 2; }
 constexpr int stage_bytes(const KvConfig& c) {
   return keys_bytes(c, c.dim_qk) + (c.v_in_k ? 0 : keys_bytes(c, c.dim_v));
 }
-// For each key of a stage the offsets of its row in K and in V; with TMA the mbarriers of a stage.
+// Bytes per stage: for each key the offsets of its row in K and in V; with TMA the mbarriers.
 constexpr int stage_info_bytes(const KvConfig& c) { return c.copy == kCopyTma ? 24 : c.tile_k * 16; }
-// In the epilogue the accumulators, maxima and sums of every key warp replace all other contents of shared memory.
-// Eight more columns keep neighbouring rows in different banks.
+// In the epilogue, shared memory holds the accumulators, maxima and sums of every key warp instead. Eight more columns
+// keep neighbouring rows in different banks.
 constexpr int sums_stride(const KvConfig& c) { return c.dim_v + 8; }
 constexpr int row_sums_bytes(const KvConfig& c) { return (sums_stride(c) + 2) * sum_size(c.element); }
 constexpr int queries_bytes(const KvConfig& c) {
@@ -329,7 +331,7 @@ constexpr int row_stats_size(const BackwardConfig& c) { return 2 * c.tile_q + 4;
 constexpr int row_stats_bytes(const BackwardConfig& c) {
   return row_stats_size(c) * (c.element == Element::f64 ? 8 : 4);
 }
-// Size of the statistics in shared memory, rounded up to the alignment of a TMA destination.
+// Size of the row statistics in shared memory, rounded up to the alignment of a TMA destination.
 constexpr int kTmaAlignment = 128;
 constexpr int row_stats_stage_bytes(const BackwardConfig& c) {
   return (row_stats_bytes(c) + kTmaAlignment - 1) / kTmaAlignment * kTmaAlignment;
@@ -357,22 +359,23 @@ constexpr BackwardConfig portable_view(const Sm90BackwardConfig& c) {
       kCopyVectors, c.options, 0,       0};
 }
 constexpr int tile_k_of(const Sm90BackwardConfig& c) { return kWarpgroupRows * c.warpgroups; }
-// The config of one warpgroup stands for two that share its 64 keys, one for dV and one for dK (sm90/backward/split_dk_dv.h).
+// Whether two consumer warpgroups share 64 keys, one for dV and one for dK (sm90/backward/split_dk_dv.h). Such configs
+// have warpgroups == 1.
 constexpr bool split_dk_dv(const Sm90BackwardConfig& c) { return c.warpgroups == 1; }
 constexpr int consumer_warpgroups(const Sm90BackwardConfig& c) { return split_dk_dv(c) ? 2 : c.warpgroups; }
 // Options beyond ALiBi take registers of the consumers.
 constexpr bool takes_registers(int options) { return (options & ~kAlibi) != 0; }
-// Whether the producer only loads, and a further warpgroup computes dQ. Registers suffice for four warpgroups if two
-// have keys; with ALiBi the consumers are one short, and one product of 96 columns needs more than kDqRegisters.
+// Whether the producer only loads, and another warpgroup computes dQ. Registers suffice for four warpgroups if two of
+// them have keys. With ALiBi the consumers lack one register, and a product of 96 columns needs more than kDqRegisters.
 constexpr bool has_loader(const Sm90BackwardConfig& c) {
   return c.dq && c.warpgroups == 2 && c.options == 0 && c.dim_qk == 128;
 }
 constexpr int num_threads(const Sm90BackwardConfig& c) {
   return kWarpgroupThreads * (consumer_warpgroups(c) + (has_loader(c) ? 2 : 1));
 }
-// setmaxnreg as above, out of 504 registers with three warpgroups or 512 with four. With dQ, limits of 208 and 144 make
-// ptxas overlay the registers of S and dP; with 8 more it allocates both separately and runs out. Options need still
-// more, which the producer has to spare if it computes 32 columns of dQ at a time.
+// setmaxnreg divides 504 registers among three warpgroups, or 512 among four. With dQ, limits of 208 and 144 make ptxas
+// overlay the registers of S and dP; with 8 more it allocates both separately and runs out. Options need still more;
+// the producer can spare them if it computes 32 columns of dQ at a time.
 constexpr bool has_small_producer(const Sm90BackwardConfig& c) { return !split_dk_dv(c) && takes_registers(c.options); }
 constexpr int consumer_registers(const Sm90BackwardConfig& c) {
   if (c.warpgroups == 3) return has_small_producer(c) ? 152 : 144;
@@ -384,8 +387,9 @@ constexpr int producer_registers(const Sm90BackwardConfig& c) {
   if (!c.dq || has_small_producer(c)) return 56;
   return c.warpgroups == 2 ? 88 : 80;
 }
-constexpr int kDqRegisters = 64;  // of the warpgroup for dQ beside a loader
-// Columns of dQ in one product. Every product reads dS again, so that fewer are faster. 128 columns would need 96 registers.
+constexpr int kDqRegisters = 64;  // registers of the dQ warpgroup in a kernel with a loader
+// Columns of dQ in one product. Every product reads dS again, so fewer products are faster. 128 columns would need 96
+// registers.
 constexpr int dq_columns(const Sm90BackwardConfig& c) {
   return has_small_producer(c) ? 32 : c.dim_qk == 96 ? 96 : kPanelColumns;
 }
@@ -402,15 +406,16 @@ constexpr int bias_tile_bytes(const Sm90BackwardConfig& c) {
 constexpr bool reads_mask(const Sm90BackwardConfig& c) { return (c.options & kMaskTensor) != 0; }
 constexpr int mask_boxes(const Sm90BackwardConfig& c) { return (c.warpgroups + 1) / 2; }
 constexpr int mask_bytes(const Sm90BackwardConfig& c) { return reads_mask(c) ? mask_boxes(c) * kMaskBitsBytes : 0; }
-// A copy of K with non-finite elements zeroed. Beside a loader its memory is better used for another stage.
+// A copy of K with non-finite elements zeroed. In a kernel with a loader, another stage is the better use of that
+// memory.
 constexpr int finite_k_bytes(const Sm90BackwardConfig& c) {
   return c.dq && !has_loader(c) ? swizzled_bytes(tile_k_of(c), c.dim_qk) : 0;
 }
 // Task coordinates of the current key tile, of the next one, and of the previous one, whose epilogue may still run.
 constexpr int kTaskSlots = 3;
 constexpr int num_barriers(const Sm90BackwardConfig& c) { return 4 + 3 * c.stages + (has_loader(c) ? 1 : 0); }
-// Row statistics of all stages. Beside a loader the last one is not padded: four stages of 128 columns fill shared
-// memory but for a few bytes.
+// Row statistics of all stages. In a kernel with a loader the last stage is not padded: four stages of 128 columns fill
+// all but a few bytes of shared memory.
 constexpr int stats_bytes(const Sm90BackwardConfig& c) {
   const BackwardConfig portable = portable_view(c);
   const int last = has_loader(c) ? row_stats_bytes(portable) : row_stats_stage_bytes(portable);
@@ -425,7 +430,7 @@ constexpr int shared_bytes(const Sm90BackwardConfig& c) {
          num_barriers(c) * 8;
 }
 
-// The portable view of its row statistics.
+// The portable view of this config, for the layout of its row statistics.
 constexpr BackwardConfig portable_view(const Sm90DqConfig& c) {
   return {c.element, c.dim_qk, c.dim_v, kWarpgroupRows, c.tile_k, 0, 0, 0, 0, kCopyVectors, c.options, 0, 0};
 }
@@ -461,12 +466,13 @@ constexpr int shared_bytes(const Sm90DqConfig& c) {
          num_barriers(c) * 8 + listed_tile_bytes(c);
 }
 
-// A visit is a query tile of one head: its Q and K, then its dO and V. Sums are kept of 128 queries, or of their sum.
+// A visit is a query tile of one head: its Q and K are loaded first, then its dO and V. The sums are those of 128
+// queries, or their total if all queries share a row of the bias.
 constexpr int kDbiasWarpgroups = 2, kDbiasTileQ = kDbiasWarpgroups * kWarpgroupRows;
 // Steps whose coordinates, row statistics and mask are in shared memory at the same time.
 constexpr int kDbiasSteps = 2;
 constexpr int kDbiasTasks = 3, kDbiasTaskBytes = 24;  // see DbiasTask
-// The view of sm90/dq/scores.h, which computes P of 64 keys.
+// The config under which sm90/dq/scores.h computes P of 64 keys.
 constexpr Sm90DqConfig score_config(const Sm90DbiasConfig& c) {
   return {c.element, c.dim_qk, c.dim_v, kDbiasWarpgroups, 64, 2, 1, 1, 0, c.options};
 }
@@ -474,7 +480,7 @@ constexpr int num_threads(const Sm90DbiasConfig&) { return kWarpgroupThreads * (
 constexpr int consumer_registers(const Sm90DbiasConfig& c) { return c.tile_k == 64 ? 216 : 224; }
 constexpr int producer_registers(const Sm90DbiasConfig& c) {
   return c.tile_k == 64 ? 72 : 56;
-}  // one thread finds all work
+}  // its only active thread finds all work
 constexpr int dbias_stage_bytes(const Sm90DbiasConfig& c) {
   const int widest = c.dim_qk > c.dim_v ? c.dim_qk : c.dim_v;
   return swizzled_bytes(kDbiasTileQ, widest) + swizzled_bytes(c.tile_k, widest);

@@ -37,9 +37,9 @@ struct KvParams {
   CacheView cache;
   RotaryView rotary;
 
-  int row_tiles;    // per sequence and key/value head
+  int row_tiles;    // row tiles per sequence and key/value head
   int splits;       // CTAs that may share the keys of one row tile
-  int base_splits;  // splits used as soon as each has min_tiles_per_split key tiles; long sequences use more
+  int base_splits;  // splits of a sequence, once each has min_tiles_per_split key tiles; long sequences use more
   int min_tiles_per_split;
   int short_splits;  // how many of `splits` are short and start after all others: see kv/geometry.h
 
@@ -48,7 +48,7 @@ struct KvParams {
   uint64* tickets;     // [tile], see kv/ticket.h
   void* split_states;  // [tile][state_rows][split][2] Reals: row max, row sum
   void* split_o;       // [tile][state_rows][split][padded dim_v] Reals: partial O
-  int state_rows;      // the most rows of a tile
+  int state_rows;      // the largest number of rows of a tile
 };
 
 // Divides a number below 2^31 by multiply and shift, several times faster than a division.
@@ -61,22 +61,22 @@ struct Divisor {
 // line, because params are fetched from memory, too. The cache is a table of pages, a table of entries that are one page each,
 // or has no table: see kv/geometry.h.
 struct alignas(64) PrologueLoads {
-  const int* rows;   // as in CacheView
+  const int* rows;   // CacheView::rows
   const int* table;  // [batch][table_stride]
   int64 table_stride;
   int page_size;  // 0: sequence b is entry b, and a key tile is one box of it
   Divisor by_page_size;
   int last_row, last_entry;
-  int row_tiles;  // as in KvParams
+  int row_tiles;  // KvParams::row_tiles
   Divisor by_row_tiles;
-  short splits;                                    // splits below this load early: split n begins with key tile n
-  unsigned char tiles;                             // key tiles that each of them loads early
+  short splits;                                    // splits below this prefetch: split n begins with key tile n
+  unsigned char tiles;                             // key tiles that each of them prefetches
   unsigned char box_bits;                          // a key tile has 2^box_bits boxes
   unsigned char k_head, k_entry, v_head, v_entry;  // 0: the dimension is repeated, 1: it is not
 };
 static_assert(sizeof(PrologueLoads) == 64);
 
-// With K and V loaded by TMA.
+// Params of the kernel that loads K and V by TMA.
 struct Sm90KvParams {
   TensorMap k, v;  // [dim, rows of an entry or page, heads, entries or pages]; a repeated dimension has extent 1
   PrologueLoads prologue;

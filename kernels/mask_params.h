@@ -10,7 +10,7 @@ struct MaskSummaryParams {
   MaskSummary summary;
   int heads, keys;
   int64 units;      // rows of blocks times spans, of all heads
-  int64 low, high;  // query i needs the keys [i + low, i + high) at most: of blocks beyond, the tensor is not read
+  int64 low, high;  // query i needs the keys [i + low, i + high) at most: blocks beyond these are not read
 };
 
 }  // namespace cuflash

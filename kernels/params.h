@@ -34,7 +34,7 @@ struct AttentionParams {
   HeadView slopes, sink;
   int batch, heads_q, heads_k;
   int group;         // query heads per KV head
-  int len_q, len_k;  // of a dense tensor; packed: max_seqlen
+  int len_q, len_k;  // lengths of a dense tensor; packed: max_seqlen
   int dim_qk, dim_v;
   int64 window_left, window_right;
   int top_left;
@@ -49,7 +49,7 @@ struct AttentionParams {
   uint64 dropout_seed, dropout_offset;
   DropoutRule dropout_rule;
   uint64* tile_counts;  // null, or {visited, masked, skipped}
-  MaskSummary summary;  // of `mask`; its blocks are null where kernels read the tensor itself
+  MaskSummary summary;  // summary of `mask`; blocks is null if the kernel reads the tensor itself
 };
 
 struct ForwardParams {
@@ -70,7 +70,7 @@ struct KeySplits {
   int64 rows;
   unsigned splits;
   int columns;                      // dim_v, padded
-  float scale_log2, natural_scale;  // of stored scores: to exponents of 2, and to the units of the sink
+  float scale_log2, natural_scale;  // factors of stored scores: to exponents of 2; to the units of the sink
   int few_readers;                  // whether few CTAs read the same keys (sm90/forward/producer.h)
 };
 
@@ -82,10 +82,10 @@ struct ListedTile {
 // (sm90/tile_list.h).
 struct TileList {
   ListedTile* tiles;
-  unsigned* count;           // of listed tiles
+  unsigned* count;           // number of listed tiles
   unsigned* next;            // the next ticket: a listed tile of one head
   unsigned heads_per_group;  // heads whose tiles follow each other, so that their keys stay in L2
-  int max_key_tiles;         // that a query tile may see
+  int max_key_tiles;         // largest number of key tiles that a query tile may see
 };
 
 // Lists of the tiles that a mask tensor shows (sm90/mask_tiles.h), in the workspace.
@@ -93,8 +93,8 @@ struct MaskLists {
   int* data;
   int batch_step, head_step;  // list `tile` of (b, h) is number (b * batch_step + h * head_step) * tiles + tile
   int tiles, stride;          // lists of a head; ints of a list
-  int blocks;                 // forward: where in a list the key blocks of its tiles are
-  int aligned;                // forward: query tiles begin where the mask suggests (sm90/forward/mask_aligned_tiling.h)
+  int blocks;                 // forward: offset in a list of the key blocks of its tiles
+  int aligned;                // forward: 1 if query tiles begin at mask boundaries (sm90/forward/mask_aligned_tiling.h)
 };
 
 struct Sm90ForwardParams {
@@ -104,13 +104,13 @@ struct Sm90ForwardParams {
   ForwardParams forward;
   TileOrder tile_order;
   float scale_log2;      // scale_log2 of ScoreOptions, unless it is log2(e)
-  float fixed_max;       // with kFixedMax: the row_max of all rows
-  CapPolynomial cap;     // likewise
+  float fixed_max;       // with kFixedMax: row_max of all rows
+  CapPolynomial cap;     // with kFixedMax: the softcap exponent
   TensorMap bias;        // [keys, queries, heads, batch], as q; valid with kTmaBias
-  KeySplits splits;      // with kSplitKeys
-  TileList list;         // with kTileList
-  TensorMap mask;        // of the bits of a mask's summary: [bytes, queries, heads, 1]
-  MaskLists mask_lists;  // likewise: the key tiles of every query tile
+  KeySplits splits;      // valid with kSplitKeys
+  TileList list;         // valid with kTileList
+  TensorMap mask;        // bits of the mask summary: [bytes, queries, heads, 1]
+  MaskLists mask_lists;  // with a mask tensor: the key tiles of every query tile
 };
 
 }  // namespace cuflash

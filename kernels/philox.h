@@ -6,9 +6,9 @@
 // decisions of 16 bits each. Seven rounds pass the statistical tests of that paper, and each is one 32 x 32 bit product
 // and one xor of three words.
 //
-// A group is the block {i, i + 8} x {j, j + 1, j + 8, j + 9} of even j inside a 16x16 block: what a thread of a tensor
-// core kernel holds of S, queries in rows. Of the transpose it holds halves of groups, the other half of which its
-// neighbour holds.
+// A group is the block {i, i + 8} x {j, j + 1, j + 8, j + 9} of even j inside a 16x16 block: the elements that a thread
+// of a tensor core kernel holds of S with queries in rows. Of the transpose it holds half of each group, and a
+// neighbouring lane holds the other half.
 #pragma once
 
 #include "shared_function.h"
@@ -36,9 +36,9 @@ CUFLASH_SHARED_FUNCTION PhiloxWords philox4x32_10(unsigned key0, unsigned key1, 
 }
 
 // The eight decisions of a group. Word 0 belongs to row i, word 1 to row i + 8; in each, bytes 0 to 3 belong to columns
-// j, j + 1, j + 8 and j + 9. `low` are these words two rounds earlier, whose bytes make 16 bits of the 8, and matter to
-// one decision in 256. Those of the last round but one would not do: each of their bytes 0 determines one of word 1, or
-// the reverse, and byte 3 of one says something about byte 3 of word 0.
+// j, j + 1, j + 8 and j + 9. `low` holds these words as they were two rounds earlier: their bytes extend the 8 bits to
+// 16, which matters to one decision in 256. The words one round earlier would not do: byte 0 of one of them determines
+// byte 0 of word 1, and its byte 3 is correlated with byte 3 of word 0.
 struct DropoutGroup {
   unsigned word[2], low[2];
 
@@ -99,7 +99,7 @@ CUFLASH_SHARED_FUNCTION unsigned dropout_rank(unsigned window) {
   return (window < 0x8000 ? window + 0x7f81 : 0xff80 - window) & 0xffff;
 }
 
-// Which windows are kept: those of the bound and above in rank, or, if inverted is ~0 instead of 0, those below it.
+// Which windows are kept: those whose rank is at least `bound` or, if inverted is ~0 instead of 0, those below it.
 struct DropoutRule {
   unsigned bound, inverted;
   unsigned bf16x2;  // the number of rank `bound`, twice
@@ -110,12 +110,13 @@ struct DropoutRule {
   CUFLASH_SHARED_FUNCTION bool drops_any() const { return bound != 0; }
 };
 
-// p in steps of 2^-16, less than 1, so that something is always kept.
+// How many of the 2^16 windows are dropped: p, rounded to steps of 2^-16 and below 1, so that something is always kept.
 CUFLASH_SHARED_FUNCTION unsigned dropped_windows(double p) {
   const double scaled = p * 65536.0 + 0.5;
   return scaled >= 65535.0 ? 65535u : static_cast<unsigned>(scaled);
 }
-// The bound is the rank of a number, and not that of 0, which is equal to -0. This selects the side to count from.
+// The bound must be the rank of a number other than 0, because 0 compares equal to -0. This decides from which side
+// ranks are counted.
 CUFLASH_SHARED_FUNCTION DropoutRule dropout_rule(double p) {
   constexpr unsigned kZero = 0x7f81, kAll = 0x10000;
   const unsigned dropped = dropped_windows(p);

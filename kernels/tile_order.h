@@ -12,9 +12,9 @@
 namespace cuflash {
 
 struct TileOrder {
-  unsigned heads;            // of all batch entries
-  unsigned q_tiles;          // of a head
-  unsigned rounds;           // of all groups
+  unsigned heads;            // query heads of all batch entries
+  unsigned q_tiles;          // query tiles of a head
+  unsigned rounds;           // rounds of all groups
   unsigned heads_per_group;  // the last group may have more
   unsigned groups, group_rounds;
   int descending;  // 1: query tiles of a head in descending order

@@ -23,7 +23,7 @@ struct MaskSummary {
   unsigned* blocks;           // [head][row of blocks][plane][span]; null: there is no summary
   unsigned* bits;             // [head][row][span][kMaskSpanWords]: bit j % 32 of word j / 32 is key j
   int batch_step, head_step;  // the summary of (b, h) is number b * batch_step + h * head_step
-  int rows;                   // 1: all queries share a row
+  int rows;                   // 1: all queries share one row
   int spans;
 };
 
@@ -42,7 +42,7 @@ CUFLASH_SHARED_FUNCTION MaskOfHead mask_of_head(const MaskSummary& m, int b, int
           m.bits + head * m.rows * m.spans * kMaskSpanWords, m.rows, m.spans};
 }
 
-// The words of query i. Rows beyond the tensor read its last row: callers hide them by length.
+// The words of query i. For rows beyond the tensor it returns the last row; callers hide these by length.
 CUFLASH_SHARED_FUNCTION const unsigned* mask_row(const MaskOfHead& m, int i) {
   const int row = i < m.rows ? i : m.rows - 1;
   return m.bits + static_cast<long long>(row) * m.spans * kMaskSpanWords;

@@ -18,7 +18,7 @@ namespace cuflash {
 
 constexpr double kLn2 = 0.6931471805599453;
 
-// What ALiBi subtracts from a score; distance is the query's position minus the key's.
+// The number that ALiBi subtracts from a score. distance: the query's position minus the key's.
 template <class Real>
 __device__ __forceinline__ Real alibi_penalty(Real slope, Real distance) {
   return rounded_product(slope, fabs(distance));
@@ -51,8 +51,8 @@ struct ScoreOptions {
   const AttentionParams& a;
   Sequence sequence;
   int64 bias_offset = 0, mask_offset = 0;
-  Real factor;     // of the dot product, or of tanh
-  Real slope = 0;  // in units of the score
+  Real factor;     // multiplies the dot product, or tanh
+  Real slope = 0;  // ALiBi slope in units of the score
   DropoutStream stream{};
 
   __device__ ScoreOptions(const AttentionParams& a, const Sequence& s, int b, int h)
@@ -86,7 +86,7 @@ struct ScoreOptions {
   // tanh of x, which is already the argument.
   __device__ __forceinline__ Real tanh_value(Real x) const { return softcap_tanh<E>(x); }
   __device__ __forceinline__ Real penalty(Real distance) const { return alibi_penalty(slope, distance); }
-  // x: tanh, or the dot product. The terms are 0 if there is nothing to add.
+  // x: tanh, or the dot product. penalty and bias are 0 if the call does not have them.
   __device__ __forceinline__ Real score(Real x, Real penalty, Real bias) const {
     if constexpr (kIsDot || kIsTanh) return x;
     else if constexpr (kFoldsAlibi) return x - penalty;
@@ -114,14 +114,14 @@ struct ScoreOptions {
     if (!has_mask()) return true;
     return exists && static_cast<const unsigned char*>(a.mask.data)[mask_offset + i * a.mask.row_stride + j] != 0;
   }
-  // What is kept is multiplied by this; 1 without dropout.
+  // The factor of kept probabilities; 1 without dropout.
   __device__ Real keep_scale() const { return kHasDropout ? static_cast<Real>(a.keep_scale) : Real(1); }
-  // A lane's group that is as many rows and columns of groups after the one of its first pair (i, j).
+  // The dropout group `rows` and `columns` groups after the group of the lane's first pair (i, j).
   __device__ DropoutGroup dropout_group(int i, int j, int rows, int columns) const {
     return dropout_group_at(stream, dropout_group_row(static_cast<unsigned>(i)) + static_cast<unsigned>(rows),
                             dropout_group_column(static_cast<unsigned>(j)) + static_cast<unsigned>(columns));
   }
-  // DropoutRule::keeps of a group's window, by a comparison of numbers instead of ranks.
+  // DropoutRule::keeps for one window of a group, comparing bf16 numbers instead of ranks.
   __device__ __forceinline__ bool keeps(const DropoutGroup& group, unsigned row, unsigned column) const {
     const unsigned window = __byte_perm(group.low[row], group.word[row], column | (4 + column) << 4) << 16;
     const float bound = __uint_as_float(a.dropout_rule.bf16x2 << 16);

@@ -61,8 +61,8 @@ __device__ __forceinline__ float cap_exponent(float x, const CapPolynomial& cap,
   return fabs(x) < cap.limit ? inside : beyond;
 }
 
-// The same with the derivative of softcap, 1 - tanh^2, whose error is below 3e-5 in range. Beyond, with
-// r = 1 / (1 + exp(2 u)), it is 4 r (1 - r).
+// The exponent of a dot product and the derivative of softcap, 1 - tanh^2. The error of the derivative is below 3e-5 in
+// range; beyond, it is 4 r (1 - r) with r = 1 / (1 + exp(2 u)).
 struct CapGradient {
   float exponent, slope;
 };

@@ -11,7 +11,7 @@
 
 namespace cuflash {
 
-// What scores lack to be comparable with those of other tiles: nothing, or a number for each row.
+// The offset that makes the scores of a tile comparable with those of other tiles: none, or one number per row.
 struct NoOffset {
   template <class Real>
   __device__ Real operator()(int, Real x) const {
@@ -41,10 +41,12 @@ struct RowOffset {
   }
 };
 
-// What happens to the packed probabilities of two adjacent tiles of 8 columns, n and n + 1: nothing, or dropout.
+// Applied to the packed probabilities of two adjacent tiles of 8 columns, n and n + 1. ApplyDropout
+// (sm90/forward/score_coord.h) has the same interface.
 struct NoDropout {
   __device__ void operator()(int, unsigned (&)[4]) const {}
-  // The same, computed anew: the compiler would otherwise keep what it computes for the case that a step is repeated.
+  // A copy for a repeated step: it computes its inputs again, which the compiler would otherwise keep in registers for
+  // that rare case.
   __device__ NoDropout again() const { return {}; }
 };
 
@@ -80,8 +82,8 @@ struct Softmax {
     update_max(s, [&](int r, Real correction) { rescale(output, r, correction); });
   }
 
-  // The same without an output. Returns whether any row of the warp changed its row_max; on_rescale(r, correction) is
-  // then called for every row with the factor of its output.
+  // Updates row_max without rescaling an output. Returns whether any row of the warp changed its row_max; on_rescale(r,
+  // correction) is then called for every row with the factor of its output.
   template <int kTiles, class OnRescale, class Offset = NoOffset>
   __device__ __forceinline__ bool update_max(const Accumulator<Real> (&s)[kRowTiles][kTiles], OnRescale&& on_rescale,
                                              const Offset& offset = {}) {
@@ -108,7 +110,8 @@ struct Softmax {
     }
     return true;
   }
-  // A row below the threshold keeps its row_max, so that its bits depend on its own scores alone.
+  // Raises row_max of row r to `largest` if that exceeds it by more than the threshold. A row below the threshold keeps
+  // its row_max, so that its bits depend on its own scores alone.
   template <class OnRescale>
   __device__ __forceinline__ void raise_row_max(int r, Real largest, bool may_raise, OnRescale&& on_rescale) {
     const bool raises = may_raise && (largest - row_max[r]) * scale_log2 > kRescaleThreshold;
@@ -251,7 +254,7 @@ struct FixedMaxSoftmax : Softmax<Real, 1> {
       }
     this->row_sum[0] += sum[0] + sum[1], this->row_sum[1] += sum[2] + sum[3];
   }
-  // A row without visible keys has the row_max of one.
+  // Sets row_max to -inf in rows without visible keys, as in Softmax.
   __device__ __forceinline__ void finish() {
 #pragma unroll
     for (int r = 0; r < 2; ++r)
@@ -259,19 +262,20 @@ struct FixedMaxSoftmax : Softmax<Real, 1> {
   }
 };
 
-// A Softmax whose row_max is the maximum of the row's first visible key tile, and stays so while no sum of probabilities
-// of a later tile exceeds kMaxSum: such probabilities keep their relative precision in E and in the accumulators. A step
-// then needs no maximum, and its exponentials do not wait for one. A row that grows beyond kMaxSum raises its row_max, as
-// in Softmax; for that the scores must still be there when the sums are known, so probabilities are packed into
-// registers of their own.
+// A Softmax whose row_max is the maximum of the row's first visible key tile. It stays as it is while the probabilities
+// of every later tile sum to at most kMaxSum, because they then keep their relative precision in E and in the
+// accumulators. Such a step needs no maximum, and its exponentials do not wait for one. A row whose sum exceeds kMaxSum
+// raises its row_max, as in Softmax. That needs the scores after the sums are known, so probabilities are packed into
+// separate registers.
 //
-// A row raises by its own sums alone, and packed probabilities are the same bits either way, so that the bits of a row do
-// not depend on others of the warp.
+// Only the sums of a row decide whether it raises its row_max, and packed probabilities have the same bits either way.
+// So the bits of a row do not depend on other rows of the warp.
 template <Element E>
 struct FirstMaxSoftmax : Softmax<float, 1> {
   using Base = Softmax<float, 1>;
   static constexpr float kMaxSum = E == Element::bf16 ? 1099511627776.0f : 32768.0f;  // 2^40, 2^15
-  // Rows without a visible key so far, and large ones, are left to `repeat`: infinity makes their sums exceed kMaxSum.
+  // Infinity for rows without a visible key so far and for rows with a large row_max: their sums then exceed kMaxSum,
+  // and `repeat` computes them.
   float shift[2];
 
   __device__ explicit FirstMaxSoftmax(float scale_log2) : Base(scale_log2) { cache_shifts(); }
@@ -284,8 +288,8 @@ struct FirstMaxSoftmax : Softmax<float, 1> {
         shift[r] = -minus_infinity<float>();
   }
 
-  // The first key tile of a row. There may be scores for its first keys only, and none of the others is visible. dropout as
-  // in NoDropout.
+  // Processes the first key tile of a row. s may hold scores for its first keys only, if no other key is visible.
+  // dropout: see NoDropout.
   template <int kTiles, int kSteps, class Dropout = NoDropout>
   __device__ __forceinline__ void start(Accumulator<float> (&s)[1][kTiles], unsigned (&probs)[kSteps][4],
                                         const Dropout& dropout = {}) {
@@ -299,7 +303,8 @@ struct FirstMaxSoftmax : Softmax<float, 1> {
     }
     cache_shifts();
   }
-  // A later one. Returns whether the output has to be rescaled; on_rescale and offset as in update_max.
+  // Processes a later key tile of a row. Returns whether the output must be rescaled. on_rescale and offset are those
+  // of update_max.
   template <int kTiles, class OnRescale, class Offset = NoOffset, class Dropout = NoDropout>
   __device__ __forceinline__ bool step(Accumulator<float> (&s)[1][kTiles], unsigned (&probs)[kTiles / 2][4],
                                        OnRescale&& on_rescale, const Offset& offset = {}, const Dropout& dropout = {}) {
@@ -336,7 +341,7 @@ struct FirstMaxSoftmax : Softmax<float, 1> {
     pack_pair<E>(tiles, probs);
     dropout(n, probs);
   }
-  // A step with row_max moved where it has to be.
+  // Repeats a step after raising row_max of the rows whose sums exceed kMaxSum.
   template <int kTiles, class OnRescale, class Offset>
   __device__ __forceinline__ void repeat(Accumulator<float> (&s)[1][kTiles], const bool (&exceeds)[2],
                                          OnRescale&& on_rescale, const Offset& offset) {

@@ -1,5 +1,5 @@
 // Reads the summary of a mask tensor for a kernel: which tiles are visited, and which pairs of a lane are visible in a
-// tile. Everything except lane_mask is uniform over a warp, so that every warp of a CTA walks the same tiles.
+// tile. Everything except lane_mask is uniform over a warp, so that every warp of a CTA visits the same tiles.
 #pragma once
 
 #include "attn/mask_summary.h"
@@ -9,29 +9,30 @@
 
 namespace cuflash {
 
-// Which side of the score matrix a walk follows: the keys of a query tile, or the queries of a key tile.
+// The axis along which tiles are visited: the keys of a query tile, or the queries of a key tile.
 enum class MaskAxis { keys, queries };
 
-// Inputs that a walk reads again whenever it judges tiles, so that they take no registers in between.
+// The part of the mask that a traversal covers. The traversal reads it again for every 32 tiles, so that it takes no
+// registers in between.
 struct MaskView {
   MaskOfHead mask;
-  int other_first;  // first query or key of the tile on the other side
-  int end;          // of the tiles
+  int other_first;  // first query or key of the tile on the other axis
+  int end;          // end of the tiles to visit
 };
 
-// The tiles from `begin` on that the mask does not hide completely from the tile on the other side, in ascending order.
-// 32 tiles are judged at a time, one per lane. Without a mask every tile is visible. view(): returns the MaskView.
+// Iterates in ascending order over the tiles from `begin` on in which the mask shows some pair. A warp classifies 32
+// tiles at a time, one per lane. Without a mask every tile is visible. view() returns the MaskView.
 template <int kTileQ, int kTileK, MaskAxis kAxis>
 struct MaskTraversal {
-  int base;                 // tiles [base, base + 32) are judged
-  unsigned visible, shown;  // of these tiles: still to come; completely visible
+  int base;                 // tiles [base, base + 32) are classified
+  unsigned visible, shown;  // bit masks of these tiles: visible and not yet returned; completely visible
 
   template <class View>
   __device__ __forceinline__ MaskTraversal(int begin, const View& view) : base(begin) {
     classify(view());
   }
 
-  // The next tile, and whether the mask shows all of its pairs; -1 after the last tile.
+  // The next visible tile, and whether the mask shows all of its pairs. number is -1 after the last tile.
   struct Tile {
     int number;
     bool is_full;
@@ -45,7 +46,7 @@ struct MaskTraversal {
     visible ^= lowest;
     return {base + static_cast<int>(__popc(lowest - 1)), (shown & lowest) != 0};
   }
-  // The number of tiles that are left.
+  // The number of visible tiles that next() has not returned.
   template <class View>
   __device__ __forceinline__ int count(const View& view) {
     int tiles = static_cast<int>(__popc(visible));
@@ -73,7 +74,7 @@ struct MaskTraversal {
   }
 };
 
-// 32 keys of query i from key j on, a multiple of 16; keys beyond the tensor are hidden.
+// The mask bits of query i for the 32 keys from key j on, a multiple of 16. Keys beyond the tensor are hidden.
 __device__ __forceinline__ unsigned mask_word(const MaskOfHead& m, int i, int j) {
   const unsigned* row = mask_row(m, i);
   const int word = j / 32, words = m.spans * kMaskSpanWords;

@@ -8,7 +8,7 @@
 
 namespace cuflash {
 
-// Column of a lane within the tile.
+// Column of element e of tile n, within the score tile.
 __device__ __forceinline__ int lane_column(int n, int e) { return n * 8 + lane_id() % 4 * 2 + e; }
 
 // First row and column of a lane within the tile.
@@ -23,7 +23,7 @@ struct GlobalBiasMaskPair {
   using Real = typename Options::Real;
 
   const Options& options;
-  int i, j;  // of the lane's first element
+  int i, j;  // query and key of the lane's first element
 
   __device__ int row(int r) const { return i + 8 * r; }
   __device__ int column(int tile, int e) const { return j + 8 * tile + e; }
@@ -40,9 +40,9 @@ struct GlobalBiasMaskPair {
 template <class Options>
 struct GlobalBiasMask {
   const Options& options;
-  int i, j;  // of the lane's first element of the tile
+  int i, j;  // query and key of the lane's first element of the tile
 
-  // Tiles n and n + 1 of row tile m.
+  // Bias and mask of tiles n and n + 1 of row tile m.
   __device__ __forceinline__ GlobalBiasMaskPair<Options> pair(int m, int n) const {
     return {options, i + 16 * m, j + 8 * n};
   }
@@ -109,7 +109,7 @@ __device__ __forceinline__ void hide(Accumulator<Real> (&s)[kRowTiles][kTiles],
       }
 }
 
-// The same with one comparison instead of two, unless the window's left edge crosses the lane's columns.
+// hide() with one comparison per pair instead of two, unless the window's left edge crosses the lane's columns.
 template <int kTileQ, int kTiles>
 __device__ __forceinline__ void hide_by_limit(Accumulator<float> (&s)[1][kTiles],
                                               const PositionMask<kTileQ, kTiles * 8>& mask) {
@@ -164,7 +164,7 @@ __device__ __forceinline__ void add_terms(Accumulator<Real> (&s)[kRowTiles][kTil
 }
 
 // Whether all columns of a tile are on one side of the diagonal, or on it, for both rows of every lane of the warp.
-// first_distance: of the lane's first row from its first column.
+// first_distance: position of the lane's first row minus that of its first column.
 template <int kTiles>
 __device__ __forceinline__ bool is_left_of_diagonal(int first_distance) {
   return !__any_sync(0xffffffffu, first_distance < 8 * kTiles - 7);
@@ -216,7 +216,7 @@ __device__ __forceinline__ void modify_and_mask(Accumulator<Real> (&s)[kRowTiles
   modify_and_mask<kApplyMask, kTileQ>(s, a, sequence, options, bias_mask, lane, q_first, k_first);
 }
 
-// q_first, k_first: of the tile that lane counts from.
+// q_first, k_first: first query and key of the tile in which `lane` counts.
 template <class Options, class Real, int kRowTiles, int kTiles>
 __device__ __forceinline__ void apply_dropout(Accumulator<Real> (&probs)[kRowTiles][kTiles], const Options& options,
                                               LaneCoord lane, int q_first, int k_first) {

@@ -39,7 +39,7 @@ template <int kTileQ, int kTileK>
 struct PositionMask {
   int low, high, length;
 
-  __device__ PositionMask() {}  // of a tile in which nothing is hidden
+  __device__ PositionMask() {}  // for a tile in which no pair is hidden
   __device__ PositionMask(const AttentionParams& a, const Sequence& s, int q_first, int k_first, int lane_row,
                           int lane_column)
       : low(diagonal(q_first + s.shift - a.window_left - k_first) + lane_row - lane_column),
@@ -58,7 +58,8 @@ __device__ __forceinline__ void add_tile_counts(const AttentionParams& a, int64 
   atomicAdd(a.tile_counts + 2, static_cast<uint64>(skipped));
 }
 
-// Key tiles without a masked pair, as the statistics count them: a short last tile that is fully visible is full.
+// Key tiles without a masked pair, as the statistics count them: a short last tile counts as full if all its keys are
+// visible.
 template <int kTileK>
 __device__ __forceinline__ Range full_key_tiles(const AttentionParams& a, const Sequence& s, Range queries) {
   const Range all = keys_of_all(a, s, queries);

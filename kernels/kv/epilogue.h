@@ -21,7 +21,7 @@ struct Epilogue {
   // and params into the caches of the SM before the consumers need them.
   bool warms_icache = false;
 
-  // What does not depend on the partials; see prepare().
+  // Values that do not depend on the partials; prepare() computes them.
   Real scale_log2, natural_scale;
   int output_rows = 0;          // rows of the tile that are written
   SplitWorkspace<C> workspace;  // if there are several splits
@@ -90,7 +90,7 @@ struct Epilogue {
   }
   // Reduces the splits.
   __device__ __forceinline__ PartialO<Real> reduce_splits(int piece) const {
-    constexpr int kAtOnce = (C.ctas_per_sm > 2 ? 48 : 64) / sizeof(Real);  // as registers allow
+    constexpr int kAtOnce = (C.ctas_per_sm > 2 ? 48 : 64) / sizeof(Real);  // splits in flight, as registers allow
     PartialO<Real> sums;
     const Real *states = workspace.state(row_of(piece), 0),
                *columns = workspace.partial_o(row_of(piece), 0, column_of(piece));

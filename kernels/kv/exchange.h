@@ -74,7 +74,7 @@ struct SplitExchange {
   // first flag is checked.
   __device__ __forceinline__ void reduce_batch(PartialO<float>& all, int segment, int first, int used,
                                                float scale_log2) const {
-    // Splits that exist; loads beyond them repeat the last one and are dropped.
+    // Number of existing splits. Loads beyond them repeat the last split, and accumulate() drops them.
     const int valid = (used - first - lane_group() + kLaneGroups - 1) / kLaneGroups;
     const auto split = [&](int n) { return max(0, min(first + lane_group() + n * kLaneGroups, used - 1)); };
     FlaggedPair state[kAtOnce], left[kAtOnce], right[kAtOnce];

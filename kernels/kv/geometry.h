@@ -20,7 +20,7 @@ CUFLASH_SHARED_FUNCTION Int bounded(Int x, Int low, Int high) {
   const Int below = x < high ? x : high;
   return below > low ? below : low;
 }
-// A division on the critical path of the first loads, whose divisor is often 1.
+// A division on the critical path of the first loads. Its divisor is often 1, which needs no division.
 template <class Int>
 CUFLASH_SHARED_FUNCTION Int divide_unless_one(Int a, int b) {
   return b == 1 ? a : a / static_cast<Int>(b);
@@ -37,7 +37,7 @@ CUFLASH_SHARED_FUNCTION unsigned divided(unsigned n, Divisor d) {
   return static_cast<unsigned>(uint64{n} * d.factor >> d.shift);
 }
 
-// For row >= 0. The usual case is one query of all heads of a group.
+// The query of a row >= 0. A tile usually has one query of all heads of a group.
 CUFLASH_SHARED_FUNCTION int query_of_row(int row, int group) {
   return row < group ? 0 : static_cast<int>(divide_unless_one(static_cast<unsigned>(row), group));
 }
@@ -57,7 +57,8 @@ CUFLASH_SHARED_FUNCTION WorkItem work_item(int batch, int heads_k, int row_tiles
             split = divide_unless_one(range, batch);
   return {rest(range, split, batch), rest(head, range, heads_k), rest(n, head, row_tiles), static_cast<int>(split)};
 }
-// The same order as a three-dimensional grid: x = row tiles and heads, y = sequences, z = splits.
+// The work item of a CTA in a three-dimensional grid, in the same order: x = row tiles and heads, y = sequences, z =
+// splits.
 CUFLASH_SHARED_FUNCTION WorkItem work_item(const PrologueLoads& f, unsigned x, unsigned y, unsigned z) {
   const unsigned head = divided(x, f.by_row_tiles);
   return {static_cast<int>(y), static_cast<int>(head), static_cast<int>(x) - static_cast<int>(head) * f.row_tiles,
@@ -132,7 +133,7 @@ CUFLASH_SHARED_FUNCTION KeyRange keys_of_query(const AttentionParams& a, const C
           static_cast<int>(bounded<int64>(end_key(a, s, i), 0, s.len_k))};
 }
 
-// Rows [first, end) of a tile, without rows of queries that do not exist.
+// Rows [first, end) of a tile, excluding rows whose query does not exist.
 struct RowRange {
   int first, end;
 };
@@ -141,7 +142,7 @@ CUFLASH_SHARED_FUNCTION RowRange rows_of_tile(const AttentionParams& a, const Ca
   const int first = row_tile * tile_q;
   return {first, static_cast<int>(bounded<int64>(int64{first} + tile_q, 0, int64{s.len_q} * a.group))};
 }
-// Rows below this are written: a dense tensor has rows beyond its lengths, a packed one does not.
+// The epilogue writes rows below this. A dense tensor has rows beyond its lengths, a packed one does not.
 CUFLASH_SHARED_FUNCTION int rows_end(const AttentionParams& a, const CachedSequence& s) {
   return (a.cu_q ? s.len_q : a.len_q) * a.group;
 }
@@ -167,8 +168,8 @@ CUFLASH_SHARED_FUNCTION TileRange key_tiles(KeyRange keys, int tile_k) {
   if (keys.begin >= keys.end) return {0, 0};
   return {keys.begin / tile_k, (keys.end - 1) / tile_k + 1};
 }
-// How many splits have keys; CTAs of the others exit. A row tile that sees no key has one split, which writes empty
-// rows. Short splits have kShortTiles key tiles each, and together at most a quarter of all tiles.
+// How many splits have keys. CTAs of the other splits exit. A row tile that sees no key has one split, which writes
+// empty rows. Short splits have kShortTiles key tiles each, and together at most a quarter of all tiles.
 constexpr int kLongTiles = 64, kShortTiles = 8;
 struct UsedSplits {
   int long_splits, short_splits;
@@ -217,7 +218,7 @@ CUFLASH_SHARED_FUNCTION EntryRow entry_row(const CacheView& c, int b, int r) {
   }
   return {bounded<int64>(entry, 0, c.entries - 1), row};
 }
-// The same for TMA boxes. r may lie beyond the last row, in a box that no query sees.
+// The entry or page of a TMA box that begins with row r. r may lie beyond the last row, in a box that no query sees.
 CUFLASH_SHARED_FUNCTION EntryRow entry_row(const PrologueLoads& f, int b, int r) {
   if (f.page_size == 0) return {b, r};
   const int row = bounded(r, 0, f.last_row);

@@ -25,7 +25,7 @@ __device__ __forceinline__ void load_queries(AnyTile tile, const KvParams& p, co
                                              const WorkItem& item, RowRange rows) {
   const AttentionParams& a = p.attention;
   constexpr int kPieces = kColumns / 8;
-#pragma unroll(kRows* kPieces > 2 * kThreads ? 4 : 1)  // of few rows there is more code otherwise
+#pragma unroll(kRows* kPieces > 2 * kThreads ? 4 : 1)  // with few rows, unrolling only adds code
   for (int n = static_cast<int>(threadIdx.x); n < kRows * kPieces; n += kThreads) {
     const int row = n / kPieces, d = n % kPieces * 8;
     EightStored<E> eight{};
@@ -48,8 +48,8 @@ __device__ __forceinline__ void load_queries(AnyTile tile, const KvParams& p, co
   }
 }
 
-// Loads one tile of K, or of V if kValues, by its offsets; new rows are skipped. Asynchronous except for kCopyElements:
-// the caller commits and waits.
+// Loads one tile of K, or of V if kValues, from the given row offsets; skips new rows. Uses cp.async except with
+// kCopyElements; the caller commits and waits.
 template <bool kValues, int kCopy, int kThreads, Element E, int kRows, int kColumns>
 __device__ __forceinline__ void load_cached(Tile<E, kRows, kColumns> tile, const KeyOffsets* key_offsets,
                                             const void* head, int dim) {
@@ -72,7 +72,7 @@ __device__ __forceinline__ void load_cached(Tile<E, kRows, kColumns> tile, const
         const int column = (lane + n * kLanes) * kPerChunk;
         if (kChunks % kLanes != 0 && column >= kColumns) continue;
         const int bytes = kCopy == kCopyWhole ? 16 : max(0, min(kPerChunk, dim - column)) * size_of(E);
-        const bool reads = begin >= 0 && bytes > 0;  // with 0 bytes nothing is read, but the address must be valid
+        const bool reads = begin >= 0 && bytes > 0;  // cp.async of 0 bytes reads nothing, but its address must be valid
         const auto* from = static_cast<const StoredOf<E>*>(head) + (reads ? begin + column : 0);
         cp_async_16(tile.address(row, column), from, reads ? bytes : 0);
       }

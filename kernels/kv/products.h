@@ -24,7 +24,8 @@ __device__ __forceinline__ void multiply_columns(Accumulator<Real> (&s)[1][kTile
   }
 }
 
-// With few keys there are few chains of dependent mma instructions; two accumulators make twice as many, half as long.
+// With few keys there are few chains of dependent mma instructions. A second accumulator doubles the number of chains
+// and halves their length.
 template <int kDim, Element E, class QTile, class KTile, class Real, int kTiles>
 __device__ __forceinline__ void multiply_keys_by_halves(Accumulator<Real> (&s)[1][kTiles], QTile q, int row, KTile k,
                                                         int key) {

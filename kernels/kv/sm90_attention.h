@@ -1,7 +1,7 @@
 // The kernel over a KV cache (kv/attention.h) for f16 and bf16 on Hopper (sm_90a): a producer warp loads K and V by TMA
 // (kv/tma_keys.h); consumer warps load queries, append new rows and compute. A short call spends most of its time
 // before the first keys and after the last ones. Hence the producer issues its first loads without waiting for other
-// warps, nor for lengths if they do not matter. When it is done, it runs the epilogue dry to warm the instruction
+// warps, or for lengths on which they do not depend. When it is done, it runs the epilogue dry to warm the instruction
 // cache.
 #pragma once
 
@@ -46,7 +46,7 @@ __device__ __forceinline__ void run_consumer(const KvWork<C>& work, TmaKeys<C>& 
     async_proxy_fence();
     named_barrier_sync(kPrologueBarrier, active_threads(C));
     WarpgroupAttention<C>{work, keys}.attend();
-    epilogue.prepare();  // its registers are free only now
+    epilogue.prepare();  // the registers for it are free only now
   } else {
     attend_by_warps<C>(work, keys, epilogue);
   }
@@ -110,7 +110,7 @@ __device__ __forceinline__ void sm90_kv(const Sm90KvParams& p) {
   if constexpr (!uses_setmaxnreg(C)) {
     run_work_item<C>(p, memory, producer);
   } else if (TmaKeys<C>::is_consumer()) {
-    // Before the work item is decoded: ptxas would spill most of what is live across setmaxnreg.
+    // setmaxnreg comes before the work item is decoded, because ptxas would spill most values that are live across it.
     TmaKeys<C>::setmaxnreg_inc();
     run_work_item<C>(p, memory, false);
   } else {

@@ -55,7 +55,7 @@ struct PartialO {
   }
 
  private:
-  // A tree: a chain of maxima would be serialised by its own latency.
+  // The maximum by a tree, since the latency of a chain would serialise it.
   template <int kCount>
   __device__ __forceinline__ static Real max_of(const RowState<Real>* part) {
     if constexpr (kCount == 1) return part[0].row_max;

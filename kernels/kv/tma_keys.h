@@ -42,7 +42,7 @@ struct TmaKeys {
   Ring<C.stages> ring{};
   // A tile is loaded in parts: K, and V unless values are columns of keys. Q K^T overlaps with the load of V.
   static constexpr int kParts = parts_of_tile(C);
-  Ring<kParts * C.stages> landed{};  // producer: see limit_in_flight
+  Ring<kParts * C.stages> landed{};  // used by the producer in limit_in_flight
 
   __device__ TmaKeys(const KvWork<C>& work, const Sm90KvParams& p, const Prefetched& prefetched)
       : work(work), p(p), prefetched(prefetched) {}
@@ -100,18 +100,18 @@ struct TmaKeys {
   __device__ static void setmaxnreg_inc() { cuflash::setmaxnreg_inc<consumer_registers(C)>(); }
   __device__ static void setmaxnreg_dec() { cuflash::setmaxnreg_dec<producer_registers(C)>(); }
 
-  // Cached rows that some query sees.
+  // Range of the cached rows that some query sees.
   __device__ int begin_row() const { return work.sequence.pad + work.seen.begin; }
   __device__ int end_row() const { return min(work.sequence.pad + work.seen.end, work.sequence.old_end); }
 
-  // Sequence b is entry b of the cache, and every key tile is one box.
+  // Whether sequence b is entry b of the cache and every key tile is one box.
   __device__ static bool is_contiguous(const Sm90KvParams& p) { return p.prologue.page_size == 0; }
   // If a tile has several boxes, each lane loads one, and the lanes of the warp cover several tiles.
   __device__ static int lane_tile(const Sm90KvParams& p) { return lane_id() >> p.prologue.box_bits; }
   __device__ static int lane_box(const Sm90KvParams& p) { return lane_id() & ((1 << p.prologue.box_bits) - 1); }
   __device__ static int box_rows(const Sm90KvParams& p) { return C.tile_k >> p.prologue.box_bits; }
 
-  // Bytes of `rows` rows of a part.
+  // Bytes of `rows` rows of K (part 0) or V (part 1).
   __device__ static unsigned part_bytes(int part, int rows) {
     constexpr unsigned kKeyBytes = static_cast<unsigned>(KTile::kBytes) / C.tile_k,
                        kValueBytes = static_cast<unsigned>(VTile::kBytes) / C.tile_k;
@@ -200,7 +200,7 @@ struct TmaKeys {
   }
   __device__ __forceinline__ void wait_empty() const { mbarrier_wait(empty(ring.stage), ring.phase ^ 1); }
   // Before load n (counted in parts): waits until fewer than p.loads_in_flight are in flight. If all stages may be in
-  // flight, wait_empty is enough.
+  // flight, wait_empty() suffices.
   __device__ __forceinline__ void limit_in_flight(int n) {
     if (n < p.loads_in_flight || p.loads_in_flight == kParts * C.stages) return;
     mbarrier_wait(full(landed.stage / kParts, landed.stage % kParts), landed.phase);

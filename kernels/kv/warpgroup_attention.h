@@ -67,7 +67,8 @@ struct WarpgroupAttention {
     block.softmax.exponentiate(s);
     return rescales;
   }
-  // As in sm90/forward/consumer.h: the never-taken loop keeps the compiler from hoisting this wait above the softmax.
+  // The loop, which is never repeated, keeps the compiler from hoisting wgmma.wait_group above the softmax, as in
+  // sm90/forward/consumer.h.
   __device__ __forceinline__ void wait_after_softmax() const {
     do wgmma_wait<0>();
     while (work.a.group == 0);
@@ -137,7 +138,7 @@ struct WarpgroupAttention {
   __device__ __forceinline__ void store_partials(Block& block) const {
     Epilogue<C>(work).store_warp_partials(block.softmax, block.o, lane_row(block.number));
   }
-  // A block without rows stores no partials: missing rows are written as empty, whatever the partials are.
+  // A block without rows stores no partials, because its rows are written as empty rows in any case.
   __device__ __forceinline__ void attend() {
     constexpr bool kTwo = row_blocks(C) == 2;
     const bool has_first = has_block(0), has_last = kTwo && has_block(1);

@@ -24,8 +24,8 @@ template <KvConfig C>
 struct KvWork {
   static constexpr Element E = C.element;
   using Real = RealOf<E>;
-  static constexpr int kKeys = C.tile_k / C.key_warps;       // per warp
-  static constexpr int kColumns = C.dim_v / C.column_warps;  // of O, per warp
+  static constexpr int kKeys = C.tile_k / C.key_warps;       // keys per warp
+  static constexpr int kColumns = C.dim_v / C.column_warps;  // columns of O per warp
   static constexpr int kScoreTiles = kKeys / 8, kOutputTiles = kColumns / 8;
   static_assert(C.tile_q == row_blocks(C) * block_rows(C) && (row_blocks(C) == 1 || by_warpgroups(C)));
   static_assert(kKeys % 16 == 0 && kKeys * C.key_warps == C.tile_k);

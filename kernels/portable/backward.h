@@ -87,7 +87,7 @@ struct KeyTileBackward {
     return C.stages == 2 ? (member * visited.count() + step) & 1 : 0;
   }
 
-  // The query tiles that the mask does not hide, head by head.
+  // Visits the query tiles that the mask does not hide, head by head.
   __device__ __forceinline__ void visit_visible_tiles() {
     MaskedQueries<C> queries(p.attention, coord);
     if (threadIdx.x < 32) queries.count();
@@ -248,7 +248,7 @@ struct KeyTileBackward {
                                                    operand_in(tiles.ds(), first_of(other)));
   }
 
-  // With kSharedBuffers; called by all threads.
+  // Called by all threads, with kSharedBuffers: replaces the contents of the shared buffers.
   __device__ __forceinline__ void reload_v_and_dout(int member, int tile) {
     __syncthreads();
     load_v<C>(p, coord, tiles);

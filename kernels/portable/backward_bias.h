@@ -19,7 +19,7 @@ struct BiasTile {
   const AttentionParams& a;
   const SharedTiles<C> tiles;
   const int bias_b, bias_h;
-  const int first_row, first_key;  // of the tile
+  const int first_row, first_key;  // first row and key of the tile
 
   __device__ bool one_row() const { return p.bias_len_q == 1; }
 
@@ -45,7 +45,7 @@ struct BiasTile {
       }
   }
 
-  // What the mask tensor shows of the tile.
+  // What the mask tensor shows of a query tile.
   __device__ __forceinline__ MaskVisibility visibility(int b, int h, int tile) const {
     if ((C.options & kMaskTensor) == 0 || !a.summary.blocks) return MaskVisibility::all;
     return mask_visibility(mask_of_head(a.summary, b, h), tile * C.tile_q, C.tile_q, first_key, C.tile_k);

@@ -22,9 +22,9 @@ struct FinishTile {
   int dim;  // columns of `to`
   Real scale;
   const Real* accum;
-  int parts;          // of which each has sums, which are added up in order
-  int64 part_size;    // elements from the sums of one to those of the next
-  int64 head_offset;  // of the tile's first row
+  int parts;          // parts that each have sums, which are added up in order
+  int64 part_size;    // elements between the sums of adjacent parts
+  int64 head_offset;  // offset of the tile's first row
   int existing;       // rows within the sequence
   int written;
 
@@ -62,7 +62,7 @@ struct FinishTile {
     }
   }
 
-  // memory: shared, of at least Rows::kBytes.
+  // memory: shared memory of at least Rows::kBytes.
   __device__ __forceinline__ void run(unsigned char* memory) const {
     if (to.element == static_cast<int>(C.element)) {
       const Rows rows{memory};
@@ -96,8 +96,8 @@ __device__ __forceinline__ void wait_for_tasks(const BackwardParams& p, const Se
   __syncthreads();
 }
 
-// last: no other CTA converts dQ later. It waits for the end of the main kernel, so that this kernel does not end
-// earlier.
+// last: whether this is the last CTA that converts dQ. It waits for the end of the main kernel, so that this kernel
+// does not end earlier.
 template <BackwardConfig C>
 __device__ __forceinline__ void finish_dq(const BackwardParams& p, int64 n, bool last, unsigned char* memory) {
   const AttentionParams& a = p.attention;
@@ -114,7 +114,7 @@ __device__ __forceinline__ void finish_dq(const BackwardParams& p, int64 n, bool
       .run(memory);
 }
 
-// dK or dV of 64 keys.
+// Converts dK or dV of 64 keys.
 template <BackwardConfig C, int kDim>
 __device__ __forceinline__ void finish_keys(const BackwardParams& p, int64 n, const RowsView& to, const float* sums,
                                             int dim, float scale, unsigned char* memory) {

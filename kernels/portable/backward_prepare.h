@@ -37,7 +37,7 @@ __device__ __forceinline__ bool has_whole_rows(const RowsView& rows) {
          ((rows.row_stride | rows.head_stride | rows.batch_stride) & (kPiece - 1)) == 0;
 }
 
-// The rows of one query tile. A thread has eight columns of every kRows-th row.
+// Prepares the rows of one query tile. A thread has eight columns of every kRows-th row.
 template <BackwardConfig C>
 struct PrepareTile {
   using Real = RealOf<C.element>;
@@ -50,16 +50,16 @@ struct PrepareTile {
   int first;  // first query of the tile
   Real* stats;
   int thread;
-  // A row with an element of Q that is not finite has an LSE that is not finite either, or not between these.
+  // If Q of a row has a non-finite element, the LSE of the row is not finite either, or not between these bounds.
   Real lower, upper;
-  bool not_finite = false, large = false, inconclusive = false;  // of the rows of this thread
+  bool not_finite = false, large = false, inconclusive = false;  // flags of the rows of this thread
 
   __device__ __forceinline__ int lane() const { return thread % kLanes; }
   __device__ __forceinline__ bool exists(int row) const { return row < C.tile_q && first + row < s.len_q; }
   __device__ __forceinline__ Real of_row(const RowsView& rows, int row) const {
     return static_cast<const Real*>(rows.data)[offset_of(rows, b, h, s.q_begin + first + row)];
   }
-  // Rows that do not exist read the first row instead and are replaced by 0: an unconditional load does not wait for a
+  // For rows that do not exist it loads the first row and returns 0, because an unconditional load does not wait for a
   // predicate.
   template <bool kWhole>
   __device__ __forceinline__ void load(const RowsView& rows, int row, Real (&x)[8]) const {
@@ -79,7 +79,7 @@ struct PrepareTile {
     for (int n = 0; n < 8; ++n) x[n] = widen<C.element>(narrow<C.element>(x[n]));
   }
 
-  // LSE and delta of every row.
+  // Computes LSE and delta of every row.
   template <bool kWhole>
   __device__ __forceinline__ void run() {
     constexpr int kMax = 8 / size_of(C.element),
@@ -147,7 +147,7 @@ struct PrepareTile {
 
 // Bounds between which an LSE shows that the row's elements of Q are finite. An infinite element makes every score
 // infinite or NaN. If all are -inf, LSE is -inf or the sink; with softcap, scores are then the cap or its negative. The
-// margins are larger than errors of rounding; rows beyond the bounds are looked at.
+// margins are larger than errors of rounding; Q is checked in rows beyond the bounds.
 template <class Real>
 struct ConclusiveLse {
   Real lower, upper;
@@ -197,7 +197,7 @@ __device__ __forceinline__ void prepare_tile(const BackwardParams& p, int b, int
   if (rows.inconclusive) rows.check_queries();
   const bool flag = __syncthreads_or(rows.not_finite) != 0;
   const bool any_large = __syncthreads_or(rows.large) != 0;
-  // TMA loads the words after the flags as well, so all are written.
+  // TMA also loads the words after the flags, so all of them are written.
   if (thread < row_stats_size(C) - flag_at(C))
     stats[flag_at(C) + thread] = Real(thread == 0 ? flag : thread == large_at(C) - flag_at(C) && any_large);
   if (!any_large) return;
@@ -215,8 +215,8 @@ __device__ __forceinline__ void zero_sums(const BackwardParams& p, int64 cta) {
     *reinterpret_cast<uint4*>(bytes + n) = {0, 0, 0, 0};
 }
 
-// Writes the key tiles of sequence b to the list of all: behind those of every sequence with more queries, whose tiles
-// take longer. Every warp adds up all sequences, so nothing is exchanged.
+// Writes the key tiles of sequence b to the list of all key tiles, after those of every sequence with more queries,
+// whose tiles take longer. Every warp adds up all sequences itself, so that warps exchange nothing.
 template <BackwardConfig C>
 __device__ __forceinline__ void list_key_tiles(const BackwardParams& p, int b) {
   const AttentionParams& a = p.attention;

@@ -8,7 +8,7 @@
 namespace cuflash {
 
 constexpr int kSinkRows = 1024;     // rows per warp and iteration
-constexpr int kSinkRowsAtOnce = 8;  // whose loads a lane has in flight: there are few CTAs to hide their latency
+constexpr int kSinkRowsAtOnce = 8;  // rows whose loads a lane has in flight, because few CTAs hide their latency
 
 template <BackwardConfig C>
 __device__ __forceinline__ double sink_sum(const BackwardParams& p, int h, RealOf<C.element> sink) {

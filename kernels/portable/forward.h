@@ -27,7 +27,7 @@ struct Forward {
   using Op = Operands<E>;
   static constexpr int kThreads = num_threads(C);
   static constexpr int kRowTiles = C.tile_q / (16 * C.row_warps);
-  static constexpr int kColumns = C.dim_v / C.column_warps;  // of O, per warp
+  static constexpr int kColumns = C.dim_v / C.column_warps;  // columns of O per warp
   // The copy of V is issued in slices, one after each of the first steps of the scores; their number was measured.
   static constexpr int kSteps = (sums_drift(E) ? kShortSum : C.dim_qk) / Op::kDepth;
   static constexpr int kSlices = C.dim_v > 128 && !sums_drift(E) && kSteps >= 4 ? 4 : 2;
@@ -413,7 +413,7 @@ struct Forward {
     cp_async_wait<0>();
   }
 
-  // By one warp.
+  // Called by one warp: counts the tiles that the mask shows.
   template <class View>
   __device__ __forceinline__ void count_visible_tiles(Traversal traversal, const View& view) const {
     if (!a.tile_counts) return;

@@ -9,7 +9,7 @@
 
 namespace cuflash {
 
-// The high bit of each byte that is not 0.
+// Sets the high bit of each byte that is not 0.
 __device__ __forceinline__ unsigned nonzero_bytes(unsigned bytes) {
   return (((bytes & 0x7f7f7f7fu) + 0x7f7f7f7fu) | bytes) & 0x80808080u;
 }
@@ -20,7 +20,7 @@ struct MaskSpan {
   int64 head;
   int block_row, span;
   const unsigned char* mask;  // row 0 of the head
-  int first_key;              // of the lane
+  int first_key;              // first key of the lane
   bool is_needed;             // some query needs some of the lane's keys
 
   __device__ MaskSpan(const MaskSummaryParams& p, int64 unit) : p(p) {
@@ -46,8 +46,8 @@ struct MaskSpan {
     const unsigned high = __dp4a(nonzero_bytes(bytes.w), kLastFour, __dp4a(nonzero_bytes(bytes.z), kFirstFour, 0u));
     return low >> 7 | high << 1;
   }
-  // The lane's 16 keys of all rows, if all of them exist. Without branches between them, several loads are in flight.
-  // The mask is read only once and does not evict other data from L2.
+  // Loads the lane's 16 keys of all rows, if all of them exist. There is no branch between the loads, so several are in
+  // flight. The mask is read only once and does not evict other data from L2.
   __device__ __forceinline__ void load_vectors(int first_row, int rows, unsigned (&bits)[kMaskBlock]) const {
     const unsigned char* from = mask + first_row * p.mask.row_stride + first_key;
     uint4 bytes[kMaskBlock];
@@ -57,7 +57,7 @@ struct MaskSpan {
 #pragma unroll
     for (int n = 0; n < kMaskBlock; ++n) bits[n] = bits_of(bytes[n]);
   }
-  // The last keys of a row, fewer than 16.
+  // Loads the last keys of a row, fewer than 16.
   __device__ __forceinline__ unsigned load_end(int row) const {
     const unsigned char* from = mask + row * p.mask.row_stride + first_key;
     unsigned bits = 0;
@@ -65,7 +65,7 @@ struct MaskSpan {
     for (int n = 0; first_key + n < p.keys; ++n) bits |= unsigned{from[n] != 0} << n;
     return bits;
   }
-  // The same for rows of any alignment: neighbouring lanes read neighbouring bytes.
+  // Loads the keys of a row of any alignment: neighbouring lanes read neighbouring bytes.
   __device__ __forceinline__ unsigned load_bytes(int row) const {
     const unsigned char* from = mask + row * p.mask.row_stride + span * kMaskSpan + lane_id();
     unsigned mine = 0;
@@ -102,7 +102,7 @@ struct MaskSpan {
       any |= bits[n], all &= bits[n];
       if (lane_id() % 2 == 0) to[int64{n} * p.summary.spans * kMaskSpanWords] = bits[n] | upper << 16;
     }
-    const int keys = p.keys - first_key;  // of the lane; those beyond the end hide no pair
+    const int keys = p.keys - first_key;  // existing keys from the lane's first on; keys beyond the end hide no pair
     unsigned covers = any;
     if (!is_needed) any = covers = 0, all = 0xffffu;
     if (keys < kMaskBlock) all |= 0xffffu << max(0, keys), covers |= 0xffffu << max(0, keys);

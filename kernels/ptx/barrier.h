@@ -48,7 +48,7 @@ __device__ __forceinline__ bool named_barrier_any(int number, int threads, bool 
 
 // Orders generic writes to shared memory before accesses of the async proxy (TMA, wgmma). "fence.proxy.async"
 __device__ __forceinline__ void async_proxy_fence() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
-// The same for global memory that TMA reads.
+// Orders generic writes to global memory before TMA reads them.
 __device__ __forceinline__ void async_proxy_fence_global() { asm volatile("fence.proxy.async.global;" ::: "memory"); }
 
 }  // namespace cuflash

@@ -19,7 +19,7 @@ __device__ __forceinline__ void add_to_global(double* to, double x, bool adds) {
   asm volatile("{ .reg .pred p; setp.ne.s32 p, %2, 0; @p red.relaxed.gpu.global.add.f64 [%0], %1; }" ::"l"(to), "d"(x),
                "r"(int{adds}));
 }
-// Only if kAddsFour.
+// Requires kAddsFour.
 __device__ __forceinline__ void add_four_to_global(float* to, const float (&x)[4], bool adds) {
   asm volatile(
       "{ .reg .pred p; setp.ne.s32 p, %5, 0; @p red.relaxed.gpu.global.add.v4.f32 [%0], {%1, %2, %3, %4}; }" ::"l"(to),
@@ -71,7 +71,7 @@ __device__ __forceinline__ void materialize(T*& x) {
   asm volatile("" : "+l"(x));
 }
 
-// Adjacent values, with vector stores.
+// Stores adjacent values with vector instructions.
 __device__ __forceinline__ void store_to_global(float* to, const float (&x)[4]) {
   asm volatile("st.global.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(to), "f"(x[0]), "f"(x[1]), "f"(x[2]), "f"(x[3])
                : "memory");
@@ -86,7 +86,7 @@ __device__ __forceinline__ void store_to_global(double* to, const double (&x)[4]
   asm volatile("st.global.v2.f64 [%0], {%1, %2};" ::"l"(to), "d"(x[0]), "d"(x[1]) : "memory");
   asm volatile("st.global.v2.f64 [%0], {%1, %2};" ::"l"(to + 2), "d"(x[2]), "d"(x[3]) : "memory");
 }
-// Adjacent values that another CTA has written: ld.cg bypasses L1.
+// Loads adjacent values that another CTA has written: ld.cg bypasses L1.
 __device__ __forceinline__ void load_from_l2(const float* from, float (&x)[4]) {
   asm volatile("ld.global.cg.v4.f32 {%0, %1, %2, %3}, [%4];"
                : "=f"(x[0]), "=f"(x[1]), "=f"(x[2]), "=f"(x[3])

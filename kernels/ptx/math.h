@@ -26,7 +26,7 @@ __device__ __forceinline__ double larger(double a, double b) { return fmax(a, b)
 // a * b + c, rounded once.
 __device__ __forceinline__ float multiply_add(float a, float b, float c) { return __fmaf_rn(a, b, c); }
 __device__ __forceinline__ double multiply_add(double a, double b, double c) { return __fma_rn(a, b, c); }
-// Not contracted into an FMA with a following addition.
+// A product that the compiler does not contract into an FMA with a following addition.
 __device__ __forceinline__ float rounded_product(float a, float b) { return __fmul_rn(a, b); }
 __device__ __forceinline__ double rounded_product(double a, double b) { return __dmul_rn(a, b); }
 
@@ -57,7 +57,7 @@ __device__ __forceinline__ unsigned not_zero_mask_f16(unsigned two) {
   asm("set.neu.u32.f16x2 %0, %1, %2;" : "=r"(mask) : "r"(two), "r"(0));
   return mask;
 }
-// Sets all bits of each half of a that is not less than that of b; a NaN is not.
+// Sets all bits of each half of the result where a is not less than b, which includes NaN.
 __device__ __forceinline__ unsigned not_less_mask_bf16(unsigned a, unsigned b) {
   unsigned mask;
   asm("set.geu.u32.bf16x2 %0, %1, %2;" : "=r"(mask) : "r"(a), "r"(b));

@@ -13,7 +13,7 @@ __device__ __forceinline__ EvictionPolicy evict_normal() {
   asm("createpolicy.fractional.L2::evict_normal.b64 %0, 1.0;" : "=l"(policy));
   return policy;
 }
-// For data that is not read again soon: it is evicted before all other lines of L2.
+// The policy of data that is not read again soon: it is evicted before all other lines of L2.
 __device__ __forceinline__ EvictionPolicy evict_first() {
   EvictionPolicy policy;
   asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));

@@ -1,6 +1,6 @@
 // Backward for f16 and bf16 on Hopper (sm_90a): dK and dV, and dQ unless sm90/dq.h computes it. The kernel runs between
 // the portable kernels that prepare the workspace and convert dQ. It is persistent: a CTA takes a key tile from an
-// atomic counter and visits the tiles of 64 queries that see it. Warpgroups are specialised:
+// atomic counter and visits the tiles of 64 queries that see it. Warpgroups have roles:
 //
 //   consumers (2 or 3)  64 keys each: S^T = K Q^T, dP^T = V dO^T, dV += P^T dO, dK += dS^T Q    (sm90/backward/dk_dv_consumer.h)
 //                       or two on the same 64 keys, one for dV and one for dK, without dQ       (sm90/backward/split_dk_dv.h)
@@ -16,7 +16,7 @@
 //                        128    128    4        227 KiB   208         64 + 64 + 32 + 16; 64 for dQ, 32 for loads
 //   with options         128    128    3        226 KiB   224         the same
 //   without dQ           64     192    4        139 KiB   144         the same
-//                        128    128    4        211 KiB   224         the same, and registers for dP beside S
+//                        128    128    4        211 KiB   224         the same, and separate registers for dP
 //                        256    64     2        209 KiB   224         128 or 128 + 32 + 16
 //
 //   step n          consumers                                         producer
@@ -46,7 +46,7 @@ __device__ __forceinline__ void sm90_backward(const Sm90BackwardParams& p) {
   const BackwardPipeline<C> pipeline{shared_address(memory)};
   if (threadIdx.x == 0) pipeline.init();
   if (threadIdx.x == 32) prefetch(p.k), prefetch(p.q), prefetch(p.dout), prefetch(p.v);
-  if (p.backward.key_tiles) griddepcontrol_wait();  // for the list
+  if (p.backward.key_tiles) griddepcontrol_wait();  // the prepare kernel writes the list of key tiles
   if (threadIdx.x == 0) write_task<portable_view(C)>(pipeline.task(0), p.backward, cta_number());
   // The finish kernel can start on an SM only after this CTA has exited.
   griddepcontrol_wait(), griddepcontrol_launch_dependents();

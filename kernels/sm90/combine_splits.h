@@ -20,14 +20,14 @@ struct SplitCombiner {
 
   const Sm90ForwardParams& p;
   unsigned memory;  // kSlots pieces of 16 bytes of every thread
-  int lane;         // of those that share a row
+  int lane;         // index among the lanes that share a row
 
   __device__ SplitCombiner(const Sm90ForwardParams& p, const unsigned char* shared)
       : p(p), memory(shared_address(shared) + threadIdx.x * 16), lane(static_cast<int>(threadIdx.x) % C.lanes) {}
 
   __device__ static unsigned slot(int n) { return static_cast<unsigned>(n * num_threads(C) * 16); }
 
-  // Over the slots of one row: `width` adjacent lanes.
+  // Reduces x across the `width` adjacent lanes that hold the slots of one row.
   template <class Operation>
   __device__ static __forceinline__ float over_lanes(float x, int width, Operation&& operation) {
 #pragma unroll
@@ -37,26 +37,26 @@ struct SplitCombiner {
     }
     return x;
   }
-  // Value of lane n of those that share the row.
+  // The value that lane n of the row holds.
   __device__ static __forceinline__ float of_lane(float x, int n) {
     const int first = static_cast<int>(threadIdx.x) % 32 / C.lanes * C.lanes;
     return __shfl_sync(0xffffffffu, x, first + n);
   }
 
-  // Rows from first.i on, as many of `rows` as there are slots for: 1 << width_bits slots per row. Lanes beyond the
-  // last column only take part in shuffles.
+  // Reduces rows from first.i on, below `rows`, as many as there are slots for, with 1 << width_bits slots per row.
+  // Lanes beyond the last column only take part in shuffles.
   __device__ __forceinline__ void reduce(SplitRow<C.element> first, int rows, int width_bits, int column) const {
     const KeySplits& s = p.splits;
     const int splits = static_cast<int>(s.splits), width = 1 << width_bits;
     const unsigned of_split = static_cast<unsigned>(s.rows),
-                   columns = static_cast<unsigned>(s.columns);  // see kMaxBytes
+                   columns = static_cast<unsigned>(s.columns);  // fit by kMaxBytes of plan/key_splits.cpp
     const int own = min(column, s.columns - kEpilogueColumns);
     const unsigned row_0 =
         static_cast<unsigned>(split_row(p.forward.attention, first.b, first.h, first.sequence.q_begin, 0));
     PartialO<float> sums;
 #pragma unroll 1
     for (int begin = 0; begin < splits; begin += width) {
-      // What does not exist is another part.
+      // Splits and rows out of range load the last valid part instead.
       const auto part = [&](int n) {
         return min(begin + n % width, splits - 1) * of_split + row_0 + min(first.i + (n >> width_bits), rows - 1);
       };

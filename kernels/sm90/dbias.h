@@ -1,6 +1,6 @@
 // dBias for f16 and bf16 on Hopper (sm_90a): dS, summed over the batch entries, heads and queries that share the bias.
 //
-// A CTA owns a tile of the bias: it computes S and dP of everything that shares the tile once more and keeps the sums in
+// A CTA owns a tile of the bias. It recomputes S and dP of everything that shares the tile and keeps the sums in
 // registers, so that dBias is exact to f32, bitwise reproducible, and needs neither a workspace nor atomic additions.
 // Writing dS in the main kernel instead would round it to 16 bits before it is summed, or add f32 tiles of the whole
 // bias to memory that L2 does not hold.
@@ -12,9 +12,9 @@
 //
 //   registers of a consumer thread   S, dP and the sums tile_k / 2 each
 //
-// Tiles of the bias are taken by ticket, since many of them may be hidden by a causal mask or a window. A pair depends on
-// its own query and key alone, so rows that are not finite need no care: hidden pairs are selected away, and dS is 0 where
-// P is 0.
+// Tiles of the bias are taken by ticket, since many of them may be hidden by a causal mask or a window. A pair depends
+// only on its query and its key, so non-finite rows need no care: hidden pairs are selected away, and dS is 0 where P
+// is 0.
 #pragma once
 
 #include "ptx/grid.h"

@@ -34,7 +34,7 @@ __device__ __forceinline__ void sm90_dq(const Sm90BackwardParams& p) {
   const DqPipeline<C> pipeline{shared_address(memory)};
   if (threadIdx.x == 0) pipeline.init();
   // The main kernel starts its dependents when the prepare kernel has completed, and writes nothing that is read here.
-  // Without it this kernel follows the prepare kernel, whose statistics it reads.
+  // Without a main kernel, this kernel follows the prepare kernel, whose statistics it reads.
   if (p.counts_in_dq) griddepcontrol_wait();
   __syncthreads();
   const int warp = uniform(static_cast<int>(threadIdx.x) / 32), group = warp / 4;

@@ -7,7 +7,8 @@
 namespace cuflash {
 
 struct KeyMaskTile : MaskBits<kMaskBoxBytes> {
-  // For the 64 keys from `key` on, a multiple of 64, in consecutive boxes; `first` is the first key of the first box.
+  // The mask bits of the 64 keys from `key` on, a multiple of 64. `boxes` is the address of consecutive boxes, and
+  // `first` the first key of the first box.
   __device__ __forceinline__ KeyMaskTile(unsigned boxes, int first, int key, bool has_rows)
       : MaskBits{boxes + static_cast<unsigned>((key / kMaskBoxKeys - first / kMaskBoxKeys) * kMaskBitsBytes +
                                                key % kMaskBoxKeys / 8),
@@ -30,7 +31,7 @@ struct KeyMaskTile : MaskBits<kMaskBoxBytes> {
     }
     return __byte_perm(bits, 0, 0x3120);
   }
-  // The same for a lane whose rows are queries.
+  // Visible pairs of a lane whose rows are queries.
   __device__ __forceinline__ unsigned pairs_of_queries(int thread) const {
     const int query = thread / 32 % 4 * 16 + thread % 32 / 4, column = thread % 4 * 2;
     unsigned bits = 0;

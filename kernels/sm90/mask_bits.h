@@ -52,7 +52,7 @@ struct LaneMask {
       for (int w = 0; w < kWords; ++w) m.words[r][w] = ~0u;
     return m;
   }
-  // bits: of the box with key k_first, the first one of the tile, which is a multiple of 16.
+  // bits: the box that has key k_first, the first key of the tile and a multiple of 16.
   __device__ __forceinline__ void load(const MaskBits<mask_box_bytes(kTileK)>& bits, int k_first, int lane_row,
                                        int lane_column) {
     constexpr bool kStartsWords = kTileK % 32 == 0;
@@ -68,7 +68,7 @@ struct LaneMask {
       for (int w = 0; w < kWords; ++w) words[r][w] = __funnelshift_r(row[w], row[w + 1], skipped);
     }
   }
-  // Columns [begin, end) of word w.
+  // Bit mask of the columns below `end`.
   __device__ static unsigned below(int end) { return end >= 32 ? ~0u : end <= 0 ? 0u : (1u << end) - 1; }
   template <class Position>
   __device__ __forceinline__ void hide_by_position(const Position& position) {

@@ -1,5 +1,5 @@
 // Lists the tiles that a mask tensor shows (sm90/mask_tiles.h), and counts them for the statistics. A warp makes one
-// list: each lane judges a tile by the summary's blocks.
+// list: each lane classifies a tile by the summary's blocks.
 #pragma once
 
 #include "attn/visited_tiles.h"
@@ -12,8 +12,8 @@
 
 namespace cuflash {
 
-// Blocks of 16 keys that all queries of a row of blocks see by position, in one word of 512 keys. If all queries share
-// one row of the mask, the callers provide them.
+// Blocks of 16 keys that all queries of a row of blocks see by position, as one word for 512 keys. If all queries share
+// one row of the mask, it reports all blocks, and callers check positions themselves.
 struct VisibleBlocks {
   int64 low, high, rows_end;
   int len_k;
@@ -22,7 +22,7 @@ struct VisibleBlocks {
   __device__ VisibleBlocks(const AttentionParams& a, const Sequence& s, const MaskOfHead& m)
       : low(first_key(a, s, kMaskBlock - 1)),
         high(end_key(a, s, 0)),
-        rows_end(m.rows <= s.len_q ? m.rows + kMaskBlock : s.len_q),  // it may have rows beyond the sequence
+        rows_end(m.rows <= s.len_q ? m.rows + kMaskBlock : s.len_q),  // the mask may have rows beyond the sequence
         len_k(s.len_k),
         shares_row(m.rows == 1) {}
   __device__ __forceinline__ unsigned of(int row, int span) const {
@@ -39,7 +39,7 @@ struct VisibleBlocks {
 struct MaskBlocks {
   unsigned any = 0, all = ~0u, covers = 0;
 
-  // queries: beyond the tensor they do not count.
+  // Adds the rows of blocks of `queries` queries; rows beyond the tensor do not count.
   __device__ __forceinline__ void add(const MaskOfHead& m, int q_first, int queries, int span) {
     const int rows = (m.rows + kMaskBlock - 1) / kMaskBlock;
     const int begin = m.rows == 1 ? 0 : q_first / kMaskBlock;
@@ -50,7 +50,7 @@ struct MaskBlocks {
       any |= words[0], all &= words[m.spans], covers |= words[2 * m.spans];
     }
   }
-  // The same for 64 queries, with all loads in flight. Only queries that see a block as a whole cover its keys.
+  // add() for 64 queries, with all loads in flight. Only queries that see a whole block cover its keys.
   __device__ __forceinline__ void add_group(const MaskOfHead& m, const VisibleBlocks& visible, int q_first, int span) {
     const int rows = (m.rows + kMaskBlock - 1) / kMaskBlock, begin = m.rows == 1 ? 0 : q_first / kMaskBlock;
     if (begin >= rows) return;
@@ -75,7 +75,7 @@ __device__ __forceinline__ void for_each_span(const MaskOfHead& m, int k_first, 
     on_span(span, blocks_in_span(k_first, keys, span));
 }
 
-// Which list a warp makes: of the tile of a head, or of a group of heads.
+// The list that a warp makes: that of one tile of a head, or of a group of heads.
 struct MaskListCoord {
   int64 number;
   int b, h, tile;
@@ -98,7 +98,7 @@ struct MaskTileCounts {
     visited += __popc(__ballot_sync(0xffffffffu, is_visited));
     masked += __popc(__ballot_sync(0xffffffffu, is_visited && is_masked));
   }
-  // times: heads and batch entries that share the list. of: tiles without a mask.
+  // times: heads and batch entries that share the list. of: number of tiles without a mask.
   __device__ void report(const AttentionParams& a, int64 of, int64 times) const {
     if (a.tile_counts && lane_id() == 0) add_tile_counts(a, times * visited, times * masked, times * (of - visited));
   }
@@ -112,7 +112,7 @@ __device__ __forceinline__ int64 sharing(const AttentionParams& a, const MaskLis
 struct FullRun {
   int first = -1, end = -1;
 
-  // listed, full: of 32 tiles, in the list from `count` on.
+  // listed, full: bit masks of 32 tiles, which are listed from position `count` on.
   __device__ __forceinline__ void add(int count, unsigned listed, unsigned full) {
     const auto position = [&](unsigned tiles) {
       return count + static_cast<int>(__popc(listed & ((tiles & (0u - tiles)) - 1)));
@@ -128,17 +128,17 @@ struct FullRun {
 template <auto C, bool kCountsGroups>
 struct KeyTileLister {
   static constexpr int kTileQ = tile_q_of(C), kTileK = C.tile_k;
-  static constexpr bool kAscends = !kCountsGroups;  // the order of its tiles
+  static constexpr bool kAscends = !kCountsGroups;  // whether tiles are listed in ascending order
 
   const AttentionParams& a;
   const MaskLists& lists;
   bool counts;
 
-  // What the mask shows of a key tile.
+  // What the mask shows of a key tile, for each consumer warpgroup and in all.
   struct TileVisibility {
     bool any[C.warpgroups], all[C.warpgroups];
     bool covers = true;
-    unsigned seen_blocks = 0, covered_blocks = 0;  // of 16 keys, a bit each
+    unsigned seen_blocks = 0, covered_blocks = 0;  // one bit per block of 16 keys
   };
   __device__ __forceinline__ static TileVisibility classify(const MaskOfHead& m, const VisibleBlocks& visible,
                                                             int q_first, int groups, int tile) {
@@ -345,7 +345,7 @@ struct QueryTileLister {
   }
 };
 
-// The list of query tiles may start, and waits for the end of this kernel, which waits for the summary.
+// Lets the kernel that lists query tiles start; it waits for the end of this kernel. This kernel waits for the summary.
 __device__ __forceinline__ void begin_mask_lists() { griddepcontrol_launch_dependents(), griddepcontrol_wait(); }
 
 template <Sm90ForwardConfig C>

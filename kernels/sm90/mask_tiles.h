@@ -35,9 +35,9 @@ struct ListedMaskTile {
 
   static __device__ unsigned shows_all_bit(int group) { return 1u << (kTileBits + group); }
   __device__ int tile() const { return static_cast<int>(word & ((1u << kTileBits) - 1)); }
-  // The mask shows all pairs of the 64 queries, or keys, of a consumer warpgroup.
+  // Whether the mask shows all pairs of the 64 queries, or keys, of a consumer warpgroup.
   __device__ bool shows_all(int group) const { return (word & shows_all_bit(group)) != 0; }
-  // Some key of the tile may be hidden from all queries.
+  // Whether some key of the tile may be hidden from all queries.
   __device__ bool hides_key() const { return (word & kHidesKey) != 0; }
 };
 
@@ -47,9 +47,9 @@ struct MaskKeyBlocks {
   unsigned word;
 
   static __device__ MaskKeyBlocks of(unsigned seen, unsigned unsure) { return {seen | unsure << 8}; }
-  // The mask shows some key of block n to some query.
+  // Whether the mask shows some key of block n to some query.
   __device__ bool is_seen(int n) const { return (word >> n & 1) != 0; }
-  // Some other key of it may be hidden from all queries.
+  // Whether another key of block n may be hidden from all queries.
   __device__ bool may_hide(int n) const { return (word >> (8 + n) & 1) != 0; }
 };
 

@@ -18,7 +18,7 @@ __device__ __forceinline__ unsigned columns_between(int begin, int end) {
   return columns_below(end) & ~columns_below(begin);
 }
 
-// The pairs that dropout keeps where queries are rows. row, column: of the lane's first pair within the sequence.
+// The pairs that dropout keeps where queries are rows. row, column: the lane's first pair, within the sequence.
 __device__ __forceinline__ unsigned kept_pairs_of_queries(const DropoutStream& stream, const DropoutRule& rule, int row,
                                                           int column) {
   const unsigned group_row = dropout_group_row(static_cast<unsigned>(row)),
@@ -34,13 +34,13 @@ __device__ __forceinline__ unsigned kept_pairs_of_queries(const DropoutStream& s
   return __byte_perm(kept[0], kept[1], 0x6420) ^ rule.inverted;
 }
 
-// The same where keys are rows. The lane four away, whose keys are one row away, holds the other half of the lane's
-// groups. Each of the two draws the groups of every other query, for both: `own` are the lane's pairs of its queries,
-// `other` are those of that lane.
+// Dropout bits where keys are rows. The lane four away, whose keys are one row away, holds the other half of the lane's
+// groups. Each of the two lanes draws the groups of every other query for both: `own` has the pairs of this lane,
+// `other` those of the partner.
 struct DropoutPairBits {
   unsigned own, other;
 
-  // received: `other` of that lane.
+  // received: `other` of the partner.
   __device__ __forceinline__ unsigned joined(unsigned received, const DropoutRule& rule, int row) const {
     return (row % 2 == 0 ? own | received << 8 : own << 8 | received) ^ rule.inverted;
   }
@@ -64,7 +64,8 @@ __device__ __forceinline__ DropoutPairBits dropout_bits_of_keys(const DropoutStr
   }
   return drawn;
 }
-// Called by a whole warp, whose lanes have keys of rows lane / 4 from a multiple of 8 on.
+// The pairs that dropout keeps where keys are rows. Called by a whole warp, in which lane l has the key l / 4 rows
+// after a multiple of 8.
 __device__ __forceinline__ unsigned kept_pairs_of_keys(const DropoutStream& stream, const DropoutRule& rule, int row,
                                                        int column) {
   const DropoutPairBits drawn = dropout_bits_of_keys(stream, rule, row, column);

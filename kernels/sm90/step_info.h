@@ -1,5 +1,5 @@
-// Properties of a query tile that the consumers of the backward kernel need beyond its row statistics, if the call has
-// options. The producer writes them behind the statistics of the stage before it signals the stage.
+// Properties of a query tile that the consumers of the backward kernel need in addition to its row statistics, if the
+// call has options. The producer writes them behind the statistics of the stage before it signals the stage.
 #pragma once
 
 #include "philox.h"
@@ -10,13 +10,13 @@ namespace cuflash {
 struct StepInfo {
   int head;            // query head
   int q_first;         // first query of the tile
-  unsigned mask_tile;  // with a mask tensor: the tile as it is listed (sm90/mask_tiles.h)
-  // ALiBi: the position of that query minus the position of the task's first key, and the head's slope in units of
-  // log2; where ALiBi is affine, with the other sign if all keys come after the queries. dot_slope: the slope in units
-  // of dot products. spans_diagonal: some visible keys come before a query and some after.
+  unsigned mask_tile;  // with a mask tensor: the listed tile (sm90/mask_tiles.h)
+  // ALiBi: the position of query q_first minus the position of the task's first key, and the head's slope in units of
+  // log2; with kAffineAlibi, the slope is negated if all keys come after the queries. dot_slope: the slope in units of
+  // dot products. spans_diagonal: some visible keys come before a query and some after.
   float distance, slope, dot_slope;
   int spans_diagonal;
-  DropoutStream stream;  // of the tile's head
+  DropoutStream stream;  // dropout stream of the tile's head
 };
 
 // Slope of ALiBi in units of log2.

@@ -24,7 +24,7 @@ __device__ __forceinline__ void transpose_in_quad(unsigned (&word)[4], int q) {
   }
 }
 
-// Whether pieces of 16 bytes can be stored at an offset of the rows, and then at all pieces of that row.
+// Whether the row at `offset` can be stored in pieces of 16 bytes.
 template <Element E>
 __device__ __forceinline__ bool has_pieces(const RowsView& rows, int64 offset, int dim) {
   return rows.element == static_cast<int>(E) && dim % 8 == 0 && rows.row_stride % 8 == 0 &&
@@ -90,7 +90,8 @@ struct RowStore {
         if (column < dim) store_element<E>(data, element, offset + column, value(r, n, e));
       }
   }
-  // Writes columns [8 kFirst, 8 kEnd) to a tile of 64 rows, 16 of each warp. thread: within the warpgroup, read anew.
+  // Writes columns [8 kFirst, 8 kEnd) to a tile of 64 rows, 16 of each warp. thread: index within the warpgroup, from
+  // new_thread_id().
   template <int kFirst, int kEnd, class Tile>
   __device__ __forceinline__ void to_shared(const Tile& tile, int thread) const {
     const int row = thread / 32 * 16 + thread % 16, column = thread % 32 / 16 * 8;
@@ -102,7 +103,7 @@ struct RowStore {
       stmatrix_x4(tile.piece(row, (n - kFirst) * 8 + column), word);
     }
   }
-  // offset: of the lane's first row.
+  // Stores both rows to global memory. offset is that of the lane's first row.
   __device__ __forceinline__ void to_global(const RowsView& rows, int64 offset) const {
     const bool pieces = has_pieces<E>(rows, offset, dim);
 #pragma unroll

@@ -6,9 +6,9 @@
 
 namespace cuflash {
 
-// Special values of TileInfo::rows_end, beside 0: there is no tile in this round.
-constexpr int kNoMoreTiles = -1;            // nor in a later one
-constexpr int kIdleWarpgroup = -(1 << 30);  // the warpgroup has no rows of the tile and only releases its stages
+// Special values of TileInfo::rows_end. 0 means that there is no tile in this round.
+constexpr int kNoMoreTiles = -1;            // there is no tile in this round or in a later one
+constexpr int kIdleWarpgroup = -(1 << 30);  // the warpgroup has no rows in the tile and only releases its stages
 
 constexpr int kHalfTile = 1 << 30;
 
@@ -21,8 +21,8 @@ __device__ __forceinline__ int query_of_packed_row(int row, int group) {
 struct TileInfo {
   int b, h;
   int q_first;                // the warpgroup's first query
-  int q_begin, len_q, len_k;  // of the sequence
-  int shift;                  // of the sequence; fits into an int, as the lengths do
+  int q_begin, len_q, len_k;  // first row and lengths of the sequence
+  int shift;                  // shift of the sequence; fits into an int, as the lengths do
   int rows_end;               // rows below this are stored
   int begin, end;             // key tiles of the CTA
   // Key tiles of the warpgroup, as in VisitedTiles. With halves_first_tile, warpgroup_end may have kHalfTile added: the
@@ -31,14 +31,14 @@ struct TileInfo {
 
   __device__ Sequence sequence() const { return {q_begin, 0, len_q, len_k, shift}; }
 };
-// With kSplitKeys. A type of its own, so that the layout of the others stays a multiple of eight bytes.
+// The TileInfo with kSplitKeys. It is a separate type, so that the size of the others stays a multiple of eight bytes.
 struct SplitTileInfo : TileInfo {
   int split;  // which part of the keys
   int unused;
 };
-// With has_full_run.
+// The TileInfo with has_full_run.
 struct MaskTileInfo : TileInfo {
-  int run_begin, run_end;  // tiles of the warpgroup of which nothing is hidden
+  int run_begin, run_end;  // tiles in which nothing is hidden from the warpgroup
 };
 static_assert(sizeof(TileInfo) <= kTileInfoBytes && sizeof(SplitTileInfo) <= kTileInfoBytes &&
               sizeof(MaskTileInfo) <= kTileInfoBytes);

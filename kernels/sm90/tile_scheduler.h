@@ -22,7 +22,7 @@ struct TileScheduler {
   __device__ void advance() { ++round; }
 };
 
-// Queries of rows that are pairs of a query and a head of a group.
+// The queries of rows that are pairs of a query and a head of a group (kPackHeads).
 __device__ __forceinline__ Range queries_of_rows(const Sequence& s, int group, int first, int count) {
   return {query_of_packed_row(first, group), min(query_of_packed_row(first + count - 1, group) + 1, s.len_q)};
 }
@@ -37,7 +37,7 @@ struct WorkTile {
   int seen_begin, seen_end;  // keys visible to some query
   int begin, end;            // key tiles, visited in descending order
   bool exists;               // the tile has rows to store
-  int split;                 // with kSplitKeys: which part of the keys
+  int split;                 // with kSplitKeys: index of the part of the keys
 
   __device__ __forceinline__ WorkTile(const AttentionParams& a, const TileCoord& tile, unsigned splits = 1) {
     exists = tile.exists;
@@ -48,7 +48,7 @@ struct WorkTile {
     b = static_cast<int>(head / static_cast<unsigned>(heads)), h = static_cast<int>(head) - b * heads;
     q_first = static_cast<int>(tile.q_tile) * tile_q_of(C);
     sequence = sequence_of(a, b);
-    if constexpr (aligns_tiles_to_mask(C)) return;  // its rows follow: see VisitedWork
+    if constexpr (aligns_tiles_to_mask(C)) return;  // VisitedWork sets the rows
     if constexpr (ends_with_full_tile(C)) q_first -= missing_rows(a);
     exists = q_first < rows_end(a);
     find_keys(a, queries(a, q_first, tile_q_of(C)));
@@ -93,7 +93,7 @@ struct WorkTile {
   }
 };
 
-// Written by the producer for one of the consumer warpgroups that share the tile.
+// Called by the producer: writes the TileInfo of one of the consumer warpgroups that share the tile.
 template <auto C>
 __device__ __forceinline__ void write_tile_info(TileInfo& info, const AttentionParams& a, const WorkTile<C>& work,
                                                 int group) {
@@ -116,7 +116,7 @@ __device__ __forceinline__ void write_tile_info(TileInfo& info, const AttentionP
     const auto kept = [&](int tile) { return max(work.begin, min(tile, work.end)); };
     static_cast<SplitTileInfo&>(info).split = work.split;
     info.warpgroup_begin = kept(visited.begin), info.warpgroup_end = kept(visited.end);
-    if constexpr (reads_mask(C)) {  // its tiles are numbered differently, and any of them may be full
+    if constexpr (reads_mask(C)) {  // listed tiles have different numbers, and any of them may be full
       info.full_begin = visited.full_begin, info.full_end = visited.full_end;
     } else {
       info.full_begin = kept(visited.full_begin), info.full_end = kept(visited.full_end);

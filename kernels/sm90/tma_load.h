@@ -8,8 +8,8 @@
 
 namespace cuflash {
 
-// The bytes complete on a barrier that already expects them. A broadcast dimension (stride 0) has extent 1 in the
-// tensor map.
+// Loads a tile panel by panel. The bytes complete on a barrier that already expects them. A broadcast dimension (stride
+// 0) has extent 1 in the tensor map.
 template <int kRows, int kColumns>
 __device__ __forceinline__ void tma_load_panels(SwizzledTile<kRows, kColumns> tile, const TensorMap& map,
                                                 const RowsView& view, unsigned barrier, int row, int head, int batch,
@@ -20,7 +20,7 @@ __device__ __forceinline__ void tma_load_panels(SwizzledTile<kRows, kColumns> ti
              view.head_stride != 0 ? head : 0, view.batch_stride != 0 ? batch : 0);
 }
 
-// The same as the barrier's only transaction of the phase.
+// Loads a tile as the barrier's only transaction of the phase: also arrives and expects its bytes.
 template <int kRows, int kColumns>
 __device__ __forceinline__ void tma_load_tile(SwizzledTile<kRows, kColumns> tile, const TensorMap& map,
                                               const RowsView& view, unsigned barrier, int row, int head, int batch) {
@@ -39,8 +39,8 @@ __device__ __forceinline__ void tma_load_tile(SwizzledTile<kRows, kColumns> tile
              view.head_stride != 0 ? head : 0, view.batch_stride != 0 ? batch : 0, policy);
 }
 
-// Bias, and bits of a mask tensor: columns are the keys from `key` on. A tensor that is broadcast over the queries has one
-// row in its box.
+// Load the bias, or bits of a mask tensor, whose columns are the keys from `key` on. A tensor that is broadcast over
+// the queries has one row in its box.
 template <int kRows, int kColumns>
 __device__ __forceinline__ void tma_load_bias(SwizzledTile<kRows, kColumns> tile, const TensorMap& map,
                                               const RowsView& view, unsigned barrier, int key, int row, int head,
@@ -52,13 +52,13 @@ __device__ __forceinline__ void tma_load_mask(unsigned to, const TensorMap& map,
   tma_load(to, map, barrier, mask_box_byte(key), mask.rows > 1 ? row : 0,
            batch * mask.batch_step + head * mask.head_step, 0);
 }
-// Bytes of tiles of 64 queries, or of one query if all queries share it.
+// The bytes that TMA loads of a bias tile of `bytes` bytes: those of 64 queries, or of one query if all share it.
 __device__ __forceinline__ unsigned box_bytes(const RowsView& view, int bytes) {
   return static_cast<unsigned>(view.row_stride != 0 ? bytes : bytes / kWarpgroupRows);
 }
 
-// Row statistics of a query tile. They are contiguous but loaded through a tensor map: racecheck treats a plain
-// cp.async.bulk as a write by the issuing thread and ignores the mbarrier that orders it (docs/lab/ci.md).
+// Loads the row statistics of a query tile. They are contiguous but loaded through a tensor map: racecheck treats a
+// plain cp.async.bulk as a write by the issuing thread and ignores the mbarrier that orders it (docs/lab/ci.md).
 __device__ __forceinline__ void tma_load_row_stats(unsigned to, const TensorMap& map, unsigned barrier, int64 tile) {
   tma_load(to, map, barrier, 0, static_cast<int>(tile), 0, 0);
 }

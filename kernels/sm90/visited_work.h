@@ -13,7 +13,7 @@ struct VisitedWork : WorkTile<C> {
                                          unsigned splits = 1)
       : WorkTile<C>(a, tile, splits) {}
 
-  // begin <= n < end.
+  // The tile with number n, begin <= n < end.
   __device__ int key_tile(int n) const { return n; }
   __device__ bool sanitizes(const AttentionParams& a, int n) const { return WorkTile<C>::has_hidden_values(a, n); }
 };
@@ -21,8 +21,8 @@ struct VisitedWork : WorkTile<C> {
 template <auto C>
 struct VisitedWork<C, true> : WorkTile<C> {
   const int* list;
-  int count;                // of its tiles
-  int rows = tile_q_of(C);  // of the tile, in whole warpgroups
+  int count;                // number of listed tiles
+  int rows = tile_q_of(C);  // rows of the tile, in whole warpgroups
 
   __device__ __forceinline__ VisitedWork(const AttentionParams& a, const MaskLists& lists, const TileCoord& tile,
                                          unsigned splits = 1)
@@ -49,8 +49,8 @@ struct VisitedWork<C, true> : WorkTile<C> {
   __device__ bool sanitizes(const AttentionParams&, int n) const { return listed(n).hides_key(); }
 };
 
-// Written by the producer for one of the consumer warpgroups that share the tile. With a mask tensor, the full tiles
-// are those by position, and keep their own numbers.
+// Called by the producer: writes the TileInfo of one of the consumer warpgroups that share the tile. With a mask
+// tensor, full_begin and full_end are positions of key tiles, and the other bounds are numbers in the list.
 template <auto C>
 __device__ __forceinline__ void write_tile_info(TileInfo& info, const AttentionParams& a, const VisitedWork<C>& work,
                                                 int group) {

@@ -19,7 +19,7 @@ struct alignas(access_bytes(kCount* size_of(E))) Stored {
 template <Element E>
 using EightStored = Stored<E, 8>;
 
-// The same in the type of the computation.
+// kCount values in the type of the computation, aligned for the widest access.
 template <class Real, int kCount>
 struct alignas(access_bytes(kCount* static_cast<int>(sizeof(Real)))) Reals {
   Real x[kCount];
@@ -42,7 +42,7 @@ __device__ __forceinline__ void load_eight_of(const void* data, int64 index, int
   for (int n = 0; n < 8; ++n) x[n] = widen<kStored>(eight.x[n]);
 }
 
-// For rows whose pieces of eight are all complete and 16-byte aligned.
+// load_eight_of for rows whose pieces of eight are all complete and 16-byte aligned.
 template <Element E>
 __device__ __forceinline__ void load_whole_eight(const void* data, int64 index, RealOf<E> (&x)[8]) {
   const auto eight = *reinterpret_cast<const EightStored<E>*>(static_cast<const StoredOf<E>*>(data) + index);
@@ -72,7 +72,7 @@ __device__ __forceinline__ void store_of(void* data, int64 index, int count, con
   }
 }
 
-// For rows whose pieces of kCount are all complete and aligned to their size.
+// store_of for rows whose pieces of kCount elements are all complete and aligned to their size.
 template <Element E, int kCount>
 __device__ __forceinline__ void store_whole(void* data, int64 index, const RealOf<E> (&x)[kCount]) {
   Stored<E, kCount> all;

@@ -26,8 +26,8 @@ __device__ __forceinline__ bool has_not_finite(uint4 x) {
   for (const unsigned word : {x.x, x.y, x.z, x.w}) found |= (word & kOnes) == kOnes || (word >> 16 & kOnes) == kOnes;
   return found;
 }
-// The same for a scan of many elements: the sum of 0 times each of them is NaN, whose bits are not 0, if one is not
-// finite. `sums` are pairs of elements that start at 0.
+// Scans many elements for non-finite ones: the sum of 0 times each of them is NaN, whose bits are not 0, if one is not
+// finite. `sums` holds pairs of elements that start at 0.
 template <Element E>
 __device__ __forceinline__ void add_zero_times(unsigned (&sums)[4], uint4 x) {
   const unsigned word[4] = {x.x, x.y, x.z, x.w};

@@ -153,7 +153,7 @@ struct Operands<Element::f32> {
   static __device__ __forceinline__ A from_accumulators(const Accumulator<float>* c) {
     return split_a(c->x[0], c->x[2], c->x[1], c->x[3]);
   }
-  // Small products first: added to the large one they would be lost.
+  // Small products come first: added to the large one they would be lost.
   static __device__ __forceinline__ void multiply(Accumulator<float>& c, const A& a, const B& b, int tile) {
     mma_tf32(c.x, a.low, b.high[tile]);
     mma_tf32(c.x, a.high, b.low[tile]);

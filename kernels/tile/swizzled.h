@@ -25,7 +25,7 @@ struct SwizzledTile {
     return __cvta_shared_to_generic(piece(row, column));
   }
 
-  // As in Tile, for matrices at multiples of 16: apart from one constant, the swizzle depends on the lane alone.
+  // Tile::lane_address for matrices at multiples of 16: apart from a constant, the swizzle depends only on the lane.
   __device__ __forceinline__ unsigned lane_address(int lane_row, int lane_byte, int row, int column) const {
     const int panel = column / kPanelColumns;
     return address + panel * kPanelBytes + (row + lane_row) * kPanelRowBytes +

@@ -73,7 +73,7 @@ __device__ __forceinline__ void load_tile(Tile<E, kRows, kColumns> tile, const R
       const int bytes = kCopy == kCopyWhole ? 16 : max(0, min(kPerChunk, dim - c)) * size_of(E);
       const bool exists = kExisting == RowsOf::whole_tile || (first + r >= begin && first + r < end);
       if constexpr (kCopy == kCopyWhole && kExisting == RowsOf::whole_tile) cp_async_16(tile.address(r, c), source);
-      else cp_async_16(tile.address(r, c), source, exists ? bytes : 0);  // with 0 bytes nothing is read
+      else cp_async_16(tile.address(r, c), source, exists ? bytes : 0);  // cp.async of 0 bytes reads nothing
     }
   } else if (slice.number == 0) {
     for (int n = thread; n < kRows * kColumns; n += kThreads) {
@@ -95,7 +95,7 @@ __device__ __forceinline__ void store_tile(Tile<E, kRows, kColumns> tile, const 
   const bool whole_chunks =
       reinterpret_cast<uint64>(base) % 16 == 0 && rows.row_stride % kPerChunk == 0 && dim % kPerChunk == 0;
   if (whole_chunks) {
-    // As in load_tile. Up to four chunks are read before the first of them is written.
+    // Threads step through the rows as in load_tile. Up to four chunks are read before the first of them is written.
     constexpr int kChunks = kColumns / kPerChunk, kLanes = lanes_of_chunks(kChunks, kThreads);
     constexpr int kColumnSteps = kChunks / kLanes, kRowStep = kThreads / kLanes;
     constexpr int kSteps = (kRows + kRowStep - 1) / kRowStep * kColumnSteps, kAtOnce = kSteps < 4 ? kSteps : 4;

@@ -49,7 +49,7 @@ struct DkDvAccumulators {
     accumulate_product<kQueries / S::Ops::kDepth, C.column_warps, Rows::any>(dv, dout, first_query,
                                                                              column_warp * S::kWarpBlocksV, operand);
   }
-  // The same with P in shared memory and without the terms whose P is 0.
+  // Adds kQueries queries with P in shared memory, without the terms whose P is 0.
   template <int kQueries>
   __device__ __forceinline__ void accumulate_selected_dv(typename S::DoutTile dout, int first_key, int column_warp,
                                                          int first_query, typename S::ScoreTile p_tile) {

@@ -19,7 +19,7 @@ __device__ __forceinline__ Pair<Real> pair_at(const Real* first) {
   return *reinterpret_cast<const Pair<Real>*>(first);
 }
 
-// first_query: of this lane's first column within the tile.
+// first_query: query of this lane's first column, within the tile.
 template <TileMode kMode, class Real, int kKeyTiles, int kQueryTiles, class Exponent>
 __device__ __forceinline__ void exponentiate_with(Accumulator<Real> (&p)[kKeyTiles][kQueryTiles],
                                                   const Real* lse_of_tile, int first_query, Exponent exponent) {
@@ -45,8 +45,9 @@ __device__ __forceinline__ void exponentiate_small(Accumulator<Real> (&p)[kKeyTi
   exponentiate_with<kMode>(p, stats + lse_at(C, 0), first_query,
                            [=](Real score, Real lse, int) { return score * factor - lse; });
 }
-// For rows with a large LSE the difference is taken before the multiplication by log2(e): it is 0 for equal values,
-// provided that the product is rounded as it was for the LSE. Scores times `unit` are in the units of the LSE.
+// exponentiate_small for tiles in which an LSE may be large. In such rows the difference is taken before the
+// multiplication by log2(e): it is 0 for equal values if the product is rounded as it was for the LSE. Scores times
+// `unit` are in the units of the LSE.
 template <BackwardConfig C, TileMode kMode, class Real, int kKeyTiles, int kQueryTiles>
 __device__ __forceinline__ void exponentiate_any_size(Accumulator<Real> (&p)[kKeyTiles][kQueryTiles], const Real* stats,
                                                       int first_query, Real unit, Real factor) {

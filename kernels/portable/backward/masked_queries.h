@@ -16,7 +16,7 @@ __device__ __forceinline__ MaskOfHead head_mask(const AttentionParams& a, const 
   return a.summary.blocks ? mask_of_head(a.summary, coord.b, coord.head_k * coord.group + member) : MaskOfHead{};
 }
 
-// Walks over the heads of a group. Uniform over a warp.
+// Iterates over the visible query tiles of all heads of a group. Uniform over a warp.
 template <BackwardConfig C>
 struct MaskedQueries {
   using Traversal = MaskTraversal<C.tile_q, C.tile_k, MaskAxis::queries>;
@@ -36,7 +36,7 @@ struct MaskedQueries {
       traversal = Traversal(coord.visited.begin, view(member));
       tile = traversal.next(view(member));
     }
-    const int stage = C.stages == 2 ? now.stage ^ 1 : 0;  // also of the last one, which is filled with zeros
+    const int stage = C.stages == 2 ? now.stage ^ 1 : 0;  // the stage after the last tile is filled with zeros
     if (tile.number < 0) return {coord.group, 0, stage};
     is_full = tile.is_full && tile.number >= coord.visited.full_begin && tile.number < coord.visited.full_end;
     return {member, tile.number, stage};
@@ -62,7 +62,7 @@ struct MaskedQueries {
   }
 };
 
-// How many key tiles before this one add to dQ of a query tile, if CTAs add in the order of the keys. Called by one
+// The number of key tiles before this one that add to dQ of a query tile, for CTAs that add in key order. Called by one
 // warp.
 template <BackwardConfig C>
 __device__ __forceinline__ int visible_tiles_before(const AttentionParams& a, const TaskCoord& coord,

@@ -24,7 +24,7 @@ struct ScoreChunk {
   typename S::Sum ds[S::kKeyTiles][S::kQueryTiles];     // dP^T, then dS^T
   typename S::Sum slope[S::kKeyTiles][S::kQueryTiles];  // derivative of softcap
 
-  // first_query: within the tile. i, j: first query of the tile, first key of the warp.
+  // first_query: first query of the chunk, within the tile. i, j: first query of the tile, first key of the warp.
   template <TileMode kMode, class Between = NoOp>
   __device__ __forceinline__ void compute_p(typename S::KTile k, typename S::QTile q, const Real* stats,
                                             int first_query, const Options& options, const VisibleQueries<C>& visible,
@@ -99,13 +99,13 @@ struct ScoreChunk {
   }
 
  private:
-  // Whether query i sees key j + offset, offset < 16. The word is that of all of the lane's keys.
+  // Whether query i sees key j + offset, offset < 16. All keys of a lane are in this word.
   static __device__ __forceinline__ bool shows(const MaskOfHead& mask, int i, int j, int offset) {
     return !mask.blocks || (mask_row(mask, i)[j / 32] >> (j % 32 + offset) & 1) != 0;
   }
 
-  // ds = p * (dropout(dP) - delta); p = dropout(p). A lane holds half of each dropout group: of keys j and j + 1, and of
-  // j + 8 and j + 9, one each.
+  // ds = p * (dropout(dP) - delta); p = dropout(p). A lane holds half of each dropout group: one of keys j and j + 1,
+  // and one of j + 8 and j + 9.
   __device__ __forceinline__ void drop(const Options& options, const Pair<Real> (&delta)[S::kQueryTiles], int i,
                                        int j) {
     const Real kept = options.keep_scale();

@@ -34,11 +34,11 @@ struct Shape {
   using ScoreTile = Tile<E, C.tile_k, C.tile_q>;  // P or dS, keys in rows
 
   static constexpr int kThreads = num_threads(C), kWarps = kThreads / 32;
-  static constexpr int kKeyTiles = C.tile_k / (16 * C.key_warps);  // of 16 keys, per warp
+  static constexpr int kKeyTiles = C.tile_k / (16 * C.key_warps);  // tiles of 16 keys per warp
 
   // The warps that share keys compute the scores of different queries; some compute none if there are few queries.
   static constexpr int kScoreWarps = C.column_warps * 16 <= C.tile_q ? C.column_warps : C.tile_q / 16;
-  static constexpr int kQueries = C.tile_q / kScoreWarps;  // per scoring warp
+  static constexpr int kQueries = C.tile_q / kScoreWarps;  // queries per scoring warp
   // Number of queries processed at a time: S, dP and the values of options share the registers with dK and dV.
   static constexpr int kMax = size_of(E) == 8 || C.options != 0 ? 16 : 32;
   static constexpr int kChunk = kQueries < kMax ? kQueries : kMax;
@@ -80,7 +80,7 @@ struct TaskCoord {
   const void *q, *dout;               // query 0 of the group's first head
   Sequence sequence;
   VisitedTiles visited;
-  int dq_before;  // with a mask tensor: key tiles that add to dQ of the current queries before
+  int dq_before;  // with a mask tensor: earlier key tiles that add to dQ of the current queries
 
   __device__ __forceinline__ int64 query_tile(int member, int tile) const {
     return tiles_before + member * tiles_of_head + tile;

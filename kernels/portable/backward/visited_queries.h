@@ -54,7 +54,7 @@ __device__ __forceinline__ void count_tiles(const AttentionParams& a, const Sequ
   atomicAdd(a.tile_counts + 2, static_cast<uint64>(heads * (tiles_in(s.len_q, C.tile_q) - visited)));
 }
 
-// For each key of a lane the range of queries of the tile that see it.
+// The range of queries of the tile that see each key of a lane.
 template <BackwardConfig C>
 struct VisibleQueries {
   int begin[Shape<C>::kKeyTiles][2], end[Shape<C>::kKeyTiles][2];  // [16 keys][lower, upper half]

@@ -17,7 +17,7 @@ __device__ __forceinline__ int64 query_tile(const BackwardParams& p, const Seque
   return (int64{b} * a.heads_q + h) * tiles_in(a.len_q, C.tile_q) + tile;
 }
 
-// The same for tiles of 64 keys and KV heads: the tiles of dk_accum and dv_accum.
+// Index of the tile of dk_accum and dv_accum for 64 keys of a KV head, numbered as query tiles are.
 constexpr int kSumKeys = 64;
 __device__ __forceinline__ int64 key_tile(const BackwardParams& p, const Sequence& s, int b, int h, int64 tile) {
   const AttentionParams& a = p.attention;
@@ -74,8 +74,8 @@ __device__ __forceinline__ RealOf<C.element>* row_stats(const BackwardParams& p,
   return static_cast<RealOf<C.element>*>(p.row_stats) + tile * row_stats_size(C);
 }
 
-// Offsets of a row's statistics within those of its tile. A query without visible keys stores an LSE of +inf, which
-// makes its P 0 without a comparison.
+// Offsets of a row's statistics within the statistics of its tile. A query without visible keys stores an LSE of +inf,
+// which makes its P 0 without a comparison.
 constexpr int lse_at(const BackwardConfig&, int row) { return row; }
 constexpr int delta_at(const BackwardConfig& c, int row) { return c.tile_q + row; }
 constexpr int flag_at(const BackwardConfig& c) { return 2 * c.tile_q; }

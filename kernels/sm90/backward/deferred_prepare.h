@@ -1,10 +1,10 @@
-// What backward_prepare computes, by single warps of the main kernel: row statistics, and zeros in dq_accum. The prepare
-// kernel is bound by DRAM, which the main loop hardly uses, so it prepares only the heads that the main kernel begins
-// with. Warps of the producer warpgroup that have nothing to load prepare the others.
+// Row statistics and zeros in dq_accum, computed by single warps of the main kernel as backward_prepare does. The
+// prepare kernel is bound by DRAM, which the mainloop hardly uses, so it prepares only the heads that the main kernel
+// begins with. Warps of the producer warpgroup that have nothing to load prepare the other heads.
 //
-// These warps have 32 registers. They serve calls whose rows are aligned and of the type of Q (defers_prepare of the
-// family), and flag a query tile wherever the prepare kernel would look at Q: a flag costs time alone, and only where the
-// tile is masked.
+// These warps have 32 registers. They serve calls whose rows are aligned and have the type of Q (defers_prepare() of
+// the family). They flag a query tile wherever the prepare kernel would check Q: an unneeded flag only costs time, and
+// only in masked tiles.
 #pragma once
 
 #include "portable/backward_prepare.h"
@@ -17,7 +17,7 @@ template <Sm90BackwardConfig C>
 struct DeferredPrepare {
   static constexpr Element E = C.element;
   static constexpr BackwardConfig kPortable = portable_view(C);
-  static constexpr int kLanes = lanes_of_row(C.dim_v), kRows = 32 / kLanes;  // of one access, kLanes for each row
+  static constexpr int kLanes = lanes_of_row(C.dim_v), kRows = 32 / kLanes;  // lanes per row, rows per access
   static constexpr int kAtOnce = 2;                                          // accesses in flight
   static constexpr int kSteps = C.tile_q / (kRows * kAtOnce), kZeroBytes = C.tile_q * C.dim_qk * 4 / kSteps;
   static_assert(kZeroBytes % (32 * 16) == 0);
@@ -25,7 +25,7 @@ struct DeferredPrepare {
   const BackwardParams& p;
 
   static __device__ __forceinline__ int lane() { return new_thread_id() % 32; }
-  // x and y hold two elements each: as single 16-bit elements, ptxas would give each a register of its own.
+  // x and y hold two elements each, because ptxas would give every single 16-bit element its own register.
   static __device__ __forceinline__ float add_products(float sum, unsigned x, unsigned y) {
     if constexpr (E == Element::bf16)
       return sum + __uint_as_float(x << 16) * __uint_as_float(y << 16) +
@@ -48,8 +48,8 @@ struct DeferredPrepare {
     return static_cast<int>(rows.row_stride) * size_of(E);
   }
 
-  // Delta of every row, and zeros of the tile's sums. Rows that do not exist take that of the last one until write_lse.
-  // Returns whether a delta of this lane is not finite.
+  // Writes delta of every row and zeroes the tile's sums. Rows that do not exist get the delta of the last row until
+  // write_lse(). Returns whether a delta of this lane is not finite.
   __device__ __forceinline__ bool write_delta_and_zeros(unsigned n, int b, int h, int first, int rows) const {
     const unsigned char *o = first_row(p.o, b, h, first), *dout = first_row(p.dout, b, h, first);
     bool not_finite = false;
@@ -77,7 +77,7 @@ struct DeferredPrepare {
     }
     return not_finite;
   }
-  // LSE of every row, and the flags.
+  // Writes LSE of every row and the flags.
   __device__ __forceinline__ void write_lse(unsigned n, int b, int h, int first, int rows, bool not_finite) const {
     float* stats = row_stats<kPortable>(p, n);
     const float infinity = -minus_infinity<float>();
@@ -108,15 +108,15 @@ struct DeferredPrepare {
     const int b = static_cast<int>(head / a.heads_q), h = static_cast<int>(head - b * a.heads_q);
     const int first = static_cast<int>(n - head * tiles) * C.tile_q, rows = min(C.tile_q, a.len_q - first);
     const bool not_finite = write_delta_and_zeros(n, b, h, first, rows);
-    __syncwarp();  // delta of rows that see nothing is written again
+    __syncwarp();  // write_lse() overwrites delta of rows that see no key
     write_lse(n, b, h, first, rows, not_finite);
     async_proxy_fence_global();  // TMA reads the statistics
     __syncwarp();
     if (lane() == 0) add_release(p.prepared_tiles + head, 1);
   }
 
-  // A warp takes query tiles in the order in which tasks visit heads, and never waits: whatever CTAs are resident prepare
-  // all heads that a loader waits for.
+  // A warp takes query tiles in the order in which tasks visit heads, and never waits. So the CTAs that are resident
+  // prepare every head that a loader waits for.
   __device__ __forceinline__ void run() const {
     const AttentionParams& a = p.attention;
     const int64 heads = int64{a.batch} * a.heads_q;

@@ -4,7 +4,7 @@
 //   P from S(n) | issue dP | issue dV += P^T dO | wait dP | dS | dS to shared memory for dQ | issue dK += dS^T Q |
 //   wait dV | issue S(n+1) | wait dK, release Q and dO | wait S(n+1)
 //
-// Beside a loader dS goes to shared memory after S(n+1) is issued.
+// In a kernel with a loader, dS goes to shared memory after S(n+1) is issued.
 //
 // ptxas starts dP once half of S has been read, so that exponentials overlap with dP. Three sets X, Y, Z of 16
 // registers hold everything: S is in Y and Z, dP in X and Y, P in Z, dS in X, and S(n+1) in Y and Z again.
@@ -29,32 +29,33 @@ struct DkDvConsumer : KeyConsumer<C> {
   static constexpr bool kEarlyDelta = C.element == Element::bf16 && !Options::kHasFactor;
   // Load the mask while S runs. Softcap and dropout leave no register for it.
   static constexpr bool kEarlyMask = Options::kHasMask && !Options::kHasFactor;
-  // Issue S of the next tile before dS is handed over. Where dQ has a warpgroup of its own that is 0.3 to 0.7% faster; the
-  // producer of D = 64, which loads and computes dQ, waits for dS (1.7% slower).
+  // Issue S of the next tile before the hand-over of dS. With a separate warpgroup for dQ that is 0.3 to 0.7% faster.
+  // Without one (D = 64) it is 1.7% slower, because the producer, which loads and computes dQ, waits for dS.
   static constexpr bool kScoresFirst = has_loader(C);
 
-  // Factors of dS wait in the buffer of dS while dP is computed. kPolynomialSoftcap leaves registers for them.
+  // Keep the factors of dS in the buffer of dS while dP is computed. With kPolynomialSoftcap there are registers for
+  // them.
   static constexpr bool kFactorsInBuffer = Options::kHasFactor && !Options::kPolynomialSoftcap;
 
   Accumulator<float> dk[C.dim_qk / 8], dv[C.dim_v / 8];
 
   using Base::Base;
 
-  // S of the current stage, without overlap.
+  // Computes S of the current stage and waits for it.
   __device__ __forceinline__ void compute_scores(Scores& s) const {
     issue_scores(s, pipeline.k(), pipeline.q(queries.stage));
     wgmma_wait<0>();
     fence_operands(s[0]);
   }
 
-  // Called while S is computed.
+  // Loads what the exponents need, while S is computed.
   __device__ __forceinline__ void load_rows(RowState& rows) const {
     Base::load_lse(rows.lse, queries.stage);
     if constexpr (Options::kAffineAlibi) rows.add_options(Base::step_info());
     if constexpr (Options::kHasDropout) rows.kept = Base::kept_pairs();
     if constexpr (kEarlyMask) rows.shown = Base::tensor_mask();
   }
-  // P of a tile, and the factors of dS, for kPolynomialSoftcap.
+  // Computes P of a tile and the factors of dS, with kPolynomialSoftcap.
   __device__ __forceinline__ void exponentiate_capped(OperandA& probs, OperandA& factors, Scores& s,
                                                       const RowState& rows, bool masked, int step) const {
     const CapDerivative& cap = p.factors.cap;
@@ -65,7 +66,7 @@ struct DkDvConsumer : KeyConsumer<C> {
       Base::template exponentiate_capped<E, false>(probs, factors, s, rows.lse, cap, Base::seen_pairs(masked, step));
     }
   }
-  // P of a tile, and the factors of dS in the buffer of dS.
+  // Computes P of a tile with other options, and writes the factors of dS to the buffer of dS.
   __device__ __forceinline__ void exponentiate_options(OperandA& probs, Scores& s, const RowState& rows, bool masked,
                                                        int step) const {
     unsigned seen = ~0u;
@@ -90,7 +91,7 @@ struct DkDvConsumer : KeyConsumer<C> {
   __device__ __forceinline__ TileMode visit(Scores& s, RowState& rows, bool masked, int step, int next_step) {
     const int stage = queries.stage;
     OperandA probs, ds,
-        factors;  // factors: of dS, with kPolynomialSoftcap; other options keep them in the buffer of dS
+        factors;  // factors of dS: with kPolynomialSoftcap; other options keep them in the buffer of dS
     Scores dp;
     RowValues delta;
     Base::wait_for_douts();
@@ -144,7 +145,7 @@ struct DkDvConsumer : KeyConsumer<C> {
     fence_operands(s[0]);
     return next;
   }
-  // The same for a masked tile with a non-finite element or for a tile with a large LSE: one wgmma at a time.
+  // Processes a masked tile with a non-finite element, or a tile with a large LSE, one wgmma at a time.
   __device__ __forceinline__ void visit_guarded(Scores& s, int tile) {
     const int stage = queries.stage;
     const float* stats = pipeline.stats(stage);
@@ -223,7 +224,7 @@ struct DkDvConsumer : KeyConsumer<C> {
     }
   }
 
-  // The same for a tile that sees none of this warpgroup's keys.
+  // Processes a query tile that sees none of this warpgroup's keys: its dS is 0.
   __device__ __forceinline__ void visit_hidden(Scores& s) {
     const int stage = queries.stage;
     Base::wait_for_douts();

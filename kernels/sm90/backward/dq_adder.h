@@ -20,9 +20,9 @@ struct DqAdder {
   const Sm90BackwardParams& p;
   Pipeline pipeline;
   PhaseRing<kTaskSlots> keys;
-  // Fields of the task, in registers because reads of shared memory queue behind those of wgmma.
+  // Fields of the task. They are kept in registers because reads of shared memory queue behind those of wgmma.
   VisitedTiles tiles;
-  int steps, count;  // of one head, of all heads
+  int steps, count;  // query tiles of one head, of all heads
   int64 tiles_before, tiles_of_head;
 
   __device__ DqAdder(const Sm90BackwardParams& p, const Pipeline& pipeline) : p(p), pipeline(pipeline) {}
@@ -48,7 +48,8 @@ struct DqAdder {
     return uniform(named_barrier_any(Pipeline::kDqBarrier, kWarpgroupThreads, found));
   }
 
-  // dS K without the terms whose dS is 0: a query that sees a non-finite element has a NaN in its dS.
+  // Computes dS K without the terms whose dS is 0. A query that sees a non-finite element has a NaN in its dS, so no
+  // term is lost.
   static __device__ __forceinline__ void multiply_selected(Panel& dq, typename Panel::DsTile ds,
                                                            typename Panel::KPanel k) {
     const LaneCoord lane = lane_coord_in_warpgroup();
@@ -87,7 +88,7 @@ struct DqAdder {
     }
   }
 
-  // The task has added all of its dQ.
+  // Counts the task for its heads, after all of its dQ has been added.
   __device__ __forceinline__ void count_task() const {
     named_barrier_sync(Pipeline::kDqBarrier, kWarpgroupThreads);
     if (thread() == 0) {

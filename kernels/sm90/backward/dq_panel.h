@@ -1,6 +1,5 @@
-// Columns of dQ of a query tile, which the backward kernel adds to dq_accum: the product of the consumers' dS with K,
-// its addition to global memory, and the release of the dS buffer. Used by the producer, or by a separate warpgroup for
-// dQ.
+// A panel of columns of dQ of a query tile: multiplies the consumers' dS by K, adds the product to dq_accum in global
+// memory, and releases the dS buffer. The producer uses it, or a separate warpgroup for dQ.
 #pragma once
 
 #include "sm90/backward/pipeline.h"
@@ -14,7 +13,7 @@ struct DqPanel {
   static constexpr int kTileK = tile_k_of(C), kSteps = kTileK / 16, kColumns = dq_columns(C);
   using Pipeline = BackwardPipeline<C>;
   using DsTile = typename Pipeline::DsTile;
-  using KPanel = SwizzledTile<kTileK, (kColumns > kPanelColumns ? kColumns : kPanelColumns)>;  // columns of K
+  using KPanel = SwizzledTile<kTileK, (kColumns > kPanelColumns ? kColumns : kPanelColumns)>;  // panel of K
   using Product = WarpgroupProduct<C.element, kColumns, true>;
 
   Accumulator<float> sums[kColumns / 8];
@@ -32,7 +31,7 @@ struct DqPanel {
     wgmma_wait<0>();
     fence_operands(sums);
   }
-  // One branch around all additions; otherwise ptxas would make a branch of every predicate.
+  // The branch goes around all additions; otherwise ptxas would turn the predicate of each into a branch.
   __device__ __forceinline__ void add_to_accum(const BackwardParams& p, int64 tile, int first_column) const {
     const int lane = new_thread_id() % 32, row = new_thread_id() % kWarpgroupThreads / 32 * 16;
     if (row >= p.dq_rows) return;
@@ -58,7 +57,7 @@ struct DqPanel {
     for (int buffer = 0; buffer < min(kDsStages, count); ++buffer) release_ds(buffer);
   }
 
-  // All columns of the tile that iteration `iteration` of `count` adds to. compute(panel, dS, K) makes a panel.
+  // Adds all columns of the query tile of iteration `iteration` of `count`. compute(panel, dS, K) computes one panel.
   template <class Compute>
   static __device__ __forceinline__ void add_all(const BackwardParams& p, const Pipeline& pipeline, int64 tile,
                                                  int iteration, int count, unsigned keys, Compute compute) {

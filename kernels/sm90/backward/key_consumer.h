@@ -31,7 +31,7 @@ struct KeyConsumer : KeyScores<C> {
   Ring<C.stages> queries;
   PhaseRing<kTaskSlots> keys;
   int iteration, count;  // index of this step, number of steps of the key tile
-  int buffer;            // of dS or P that this step writes
+  int buffer;            // the buffer of dS or P that this step writes
   int num_masked;        // steps of a head that may be masked
   // Shared addresses: LSE of the lane's first query in stage 0, and the lane's part of the first dS buffer. Computing
   // them in every step would wait for a read of the special registers.
@@ -80,7 +80,8 @@ struct KeyConsumer : KeyScores<C> {
     for (int step = 0; step < kSteps; ++step) stmatrix_x4_trans(address + step * 16 * kPanelRowBytes, probs[step]);
   }
 
-  // Factors of dS in the buffer that dS is written to later. Lanes read what lanes of their own warp have written.
+  // Store and load factors of dS in the buffer that dS is written to later. Lanes read only what lanes of their own
+  // warp have written.
   __device__ __forceinline__ void store_factors(int step, const unsigned (&factors)[4]) const {
     stmatrix_x4_trans(lane_ds + ds_buffer() * Pipeline::DsTile::kBytes + step * 16 * kPanelRowBytes, factors);
   }
@@ -100,17 +101,17 @@ struct KeyConsumer : KeyScores<C> {
     const int thread = new_thread_id() % (kWarpgroupThreads * C.warpgroups);
     return {bias.piece(0, thread / 32 * 16 + thread / 8 % 2 * 8), 0};
   }
-  // Decisions of dropout for the current stage.
+  // The pairs of the current stage that dropout keeps.
   __device__ __forceinline__ unsigned kept_pairs() const { return Base::kept_pairs_of(a, task(), step_info()); }
   __device__ __forceinline__ void correct_alibi(Scores& s) const {
     if constexpr (Options::kAffineAlibi) typename Base::Alibi(step_info()).correct(s);
   }
-  // The query tile of the current stage, which is that of the step.
+  // The query tile of the step, whose stage must be the current one.
   __device__ __forceinline__ int tile_of(int step) const {
     if constexpr (Options::kHasMask) return step_info().q_first / C.tile_q;
     else return task().visited.tile(step);
   }
-  // Pairs that are selected in P by position, if the tile is masked.
+  // Pairs that are visible by position; all of them if the tile is not masked.
   __device__ __forceinline__ unsigned seen_pairs(bool masked, int step) const {
     return masked ? Base::visible_pairs(a, task(), uniform(tile_of(step))) : ~0u;
   }
@@ -133,7 +134,7 @@ struct KeyConsumer : KeyScores<C> {
     named_barrier_sync(Pipeline::kConsumerBarrier, kThreads);
   }
   // dV += P^T dO without the terms whose P is 0. P, unlike dS, does not become NaN at a visible non-finite element, so
-  // dO cannot be zeroed. prob(query, r): of the lane's key r = 0, 1.
+  // dO cannot be zeroed. prob(query, r) returns P of the lane's key r = 0, 1.
   template <int kTiles, class Prob>
   __device__ __forceinline__ void accumulate_selected(Accumulator<float> (&dv)[kTiles],
                                                       typename Pipeline::DoutTile dout, Prob prob) const {
@@ -223,7 +224,7 @@ struct KeyConsumer : KeyScores<C> {
       if (adds) add_four_to_global(to + n * 128, acc[n].x, true);
       else store_to_global(to + n * 128, acc[n].x);
   }
-  // sums: null, or the sums of all parts.
+  // Stores dK or dV of the 64 keys, or adds it to `sums`, the sums of all parts, unless that is null.
   template <int kTiles>
   __device__ __forceinline__ void store_rows(const RowsView& rows, float* sums, const Accumulator<float> (&acc)[kTiles],
                                              float factor, int dim) const {
@@ -241,7 +242,7 @@ struct KeyConsumer : KeyScores<C> {
     store.to_global(rows, offset_of(rows, coord.b, coord.head_k, coord.sequence.k_begin + coord.k_first + lane.row));
   }
 
-  // P of kept pairs is multiplied by 1 / (1 - dropout_p) when dV is stored.
+  // Scale of dV: P of kept pairs lacks the factor 1 / (1 - dropout_p).
   __device__ __forceinline__ float dv_factor() const { return Options::kHasDropout ? p.factors.keep : 1.0f; }
 
   // Persistent loop over key tiles.

@@ -23,12 +23,12 @@ struct KeyScores {
   using OperandA = unsigned[kSteps][4];  // A operand of the wgmma that reduces over queries
   using Options = BackwardOptions<E, C.options>;
 
-  // Within the key tile: keys are rows.
+  // Coordinates of the lane within the key tile; keys are rows.
   static __device__ __forceinline__ LaneCoord lane_coord() {
     return lane_coord_of(split_dk_dv(C) ? new_thread_id() % kWarpgroupThreads : new_thread_id());
   }
 
-  // Selects hidden scores, whatever they are.
+  // Replaces hidden scores by `hidden`, whatever their value.
   static __device__ __forceinline__ void hide(Scores& s, const AttentionParams& a, const TaskCoord& coord, int tile,
                                               float hidden = Options::hidden_value()) {
     const LaneCoord lane = lane_coord();
@@ -43,7 +43,7 @@ struct KeyScores {
       }
   }
 
-  // The same as bits, of pairs that are selected later.
+  // The visible pairs as a bit mask, for a later select.
   static __device__ __forceinline__ unsigned visible_pairs(const AttentionParams& a, const TaskCoord& coord, int tile) {
     const LaneCoord lane = lane_coord();
     const VisibleQueries<kPortable> visible(a, coord.sequence, tile * C.tile_q, coord.k_first, lane.row);
@@ -59,7 +59,7 @@ struct KeyScores {
     return kept_pairs_of_keys(info.stream, a.dropout_rule, coord.k_first + lane.row, info.q_first + lane.column);
   }
 
-  // Element x of tile n.
+  // Element x of tile n, widened.
   template <Element kStored>
   static __device__ __forceinline__ float element_at(const OperandA& probs, int n, int x) {
     const unsigned two = probs[n / 2][n % 2 * 2 + x / 2];
@@ -74,14 +74,14 @@ struct KeyScores {
     for (int n = 0; n < kQueryTiles; ++n) load_pair_from_shared(address + 32 * n, x[n].x[0], x[n].x[1]);
   }
 
-  // exponentiate_small for a positive factor: -inf becomes 0 without a select.
+  // exponentiate_small for a positive factor: a score of -inf becomes 0 without a select.
   static __device__ __forceinline__ void exponentiate(Scores& s, const RowValues& lse, float factor) {
 #pragma unroll
     for (int n = 0; n < kQueryTiles; ++n)
 #pragma unroll
       for (int x = 0; x < 4; ++x) s[0][n].x[x] = exp2_of(s[0][n].x[x] * factor - lse[n].x[x % 2]);
   }
-  // The same with conversion to 16 bits, in one loop, so that score registers are free early.
+  // exponentiate() and the conversion to 16 bits in one loop, which frees the score registers early.
   static __device__ __forceinline__ void exponentiate_and_narrow(OperandA& probs, const Scores& s, const RowValues& lse,
                                                                  float factor) {
 #pragma unroll
@@ -95,10 +95,11 @@ struct KeyScores {
   // A lane's part of a bias tile, for ldmatrix.
   struct LaneBias {
     unsigned address;
-    int stride;  // in bytes, of 16 queries; 0: all queries have the same bias
+    int stride;  // bytes between 16 queries; 0: all queries have the same bias
   };
-  // With options. exponent(score, bias, n, x) returns the exponent of a pair, and the derivative of softcap. P of dropped
-  // pairs is 0 in probs; on_factors(step, factors) gets the factors of dS, in kStored.
+  // Computes P in kernels with options. exponent(score, bias, n, x) returns the exponent of a pair and the derivative
+  // of softcap. P of dropped pairs is 0 in probs. on_factors(step, factors) receives the factors of dS as kStored
+  // elements.
   template <Element kStored, bool kSelects, class Exponent, class OnFactors>
   static __device__ __forceinline__ void exponentiate_pairs(OperandA& probs, const Scores& s, LaneBias bias_rows,
                                                             unsigned seen, unsigned kept, Exponent exponent,
@@ -136,9 +137,10 @@ struct KeyScores {
       __syncwarp();
     }
   }
-  // For kPolynomialSoftcap: whether all dot products of a warp, hidden ones included, are in the range of the polynomial. Then the
-  // tile needs nothing else, and pairs are hidden in their dot products (CapDerivative::hidden). Otherwise each pair
-  // chooses, which gives the same bits, and is hidden in P.
+  // With kPolynomialSoftcap: whether all dot products of a warp, hidden ones included, are in the range of the
+  // polynomial. If so, the polynomial serves the whole tile, and pairs are hidden in their dot products
+  // (CapDerivative::hidden). Otherwise polynomial or exponential is chosen per pair, which gives the same bits, and
+  // pairs are hidden in P.
   static __device__ __forceinline__ bool in_cap_range(const Scores& s, const CapDerivative& cap) {
     return !__any_sync(0xffffffffu, largest_magnitude(s) >= cap.exponent.limit);
   }
@@ -156,10 +158,10 @@ struct KeyScores {
           for (int n = 0; n < 4; ++n) factors[step][n] = four[n];
         });
   }
-  // ALiBi: the part of the lane's first key is added to the LSE, if the exponent is linear in the dot product.
+  // ALiBi where the exponent is linear in the dot product: the penalty of the lane's first key is added to the LSE.
   struct Alibi {
     const StepInfo& info;
-    float distance;  // of the lane's first pair
+    float distance;  // position of the lane's first query minus that of its first key
 
     __device__ __forceinline__ explicit Alibi(const StepInfo& info) : info(info) {
       const LaneCoord lane = lane_coord();
@@ -174,8 +176,8 @@ struct KeyScores {
 #pragma unroll
         for (int e = 0; e < 2; ++e) lse[n].x[e] += info.slope * (distance + offset(n, e));
     }
-    // Adds the part of the lane's second key, which is 8 further to the right, to the dot products. Also corrects keys
-    // after a query, if any are visible: so far they have got a bonus instead of a penalty.
+    // Adds the difference for the lane's second key, which is 8 keys further to the right, to the dot products. Also
+    // corrects visible keys after a query, which so far have a bonus instead of a penalty.
     __device__ __forceinline__ void correct(Scores& s) const {
       const float slope = info.dot_slope;
       const bool spans_diagonal = uniform(info.spans_diagonal);
@@ -191,10 +193,10 @@ struct KeyScores {
     }
     __device__ __forceinline__ float penalty(int n, int x) const { return info.slope * fabsf(distance + offset(n, x)); }
   };
-  // What the exponents of a tile need beside its scores.
+  // What the exponents of a tile need in addition to its scores.
   struct RowState {
     RowValues lse;
-    unsigned kept;   // decisions of dropout
+    unsigned kept;   // pairs that dropout keeps
     unsigned shown;  // pairs that the mask tensor shows
 
     __device__ __forceinline__ void add_options(const StepInfo& info) {
@@ -202,13 +204,13 @@ struct KeyScores {
       Alibi(info).add_to(lse);
     }
   };
-  // Exponents of a tile without large LSE.
+  // Exponents of a tile in which no LSE is large.
   struct Exponents {
     const Sm90BackwardParams& p;
     const RowState& rows;
     const StepInfo& info;
 
-    // score: the dot product, with softcap its tanh.
+    // score: the dot product, or its tanh with softcap.
     __device__ __forceinline__ typename Options::Exponent operator()(float score, float bias, int n, int x) const {
       float shift = -rows.lse[n].x[x % 2];
       if constexpr (Options::kHasAlibi && !Options::kAffineAlibi) shift -= Alibi(info).penalty(n, x);
@@ -216,13 +218,13 @@ struct KeyScores {
       return Options::exponent(p, score, shift);
     }
   };
-  // The same for rows whose LSE may be large, from scores that are computed as forward computes them.
+  // Exponents of a tile in which an LSE may be large, from scores that are computed as forward computes them.
   struct GuardedExponents {
     const CapDerivative& cap;
     ScoreOptions<E, C.options, OptionSet::exact> options;
-    unsigned lane_lse;  // shared address of LSE of the lane's first query
-    unsigned large[2];  // rows with a large LSE, from the lane's first query on: of the first and the last 32 queries
-    float distance;     // of the lane's first pair
+    unsigned lane_lse;  // shared address of the LSE of the lane's first query
+    unsigned large[2];  // bit masks of rows with a large LSE, from the lane's first query on: first and last 32 queries
+    float distance;     // as in Alibi
 
     __device__ __forceinline__ GuardedExponents(const Sm90BackwardParams& p, const TaskCoord& coord,
                                                 const StepInfo& info, const float* stats, unsigned lane_lse)
@@ -236,7 +238,7 @@ struct KeyScores {
       float lse[2], t = options.argument(dot);
       load_pair_from_shared(lane_lse + 32 * n, lse[0], lse[1]);
       const bool is_large = (large[n / 4] >> (n % 4 * 8 + x % 2) & 1) != 0;
-      // Scores within a cap have a P of 0 beside a large LSE, or of infinity.
+      // Scores are bounded by the cap, so P is 0 or infinity where the LSE is large.
       if constexpr (Options::kPolynomialSoftcap)
         return Options::template capped_exponent<false>(
             cap, dot, is_large ? -lse[x % 2] * static_cast<float>(kLog2e) : -lse[x % 2]);
@@ -246,7 +248,8 @@ struct KeyScores {
       return {guarded_exponent(options, score, lse[x % 2], is_large), Options::kHasSoftcap ? 1 - t * t : 1};
     }
   };
-  // dS from dP, converted to 16 bits. factors_of(step, factors) returns the factors of dS, in kStored.
+  // Computes dS from dP and converts it to 16 bits. factors_of(step, factors) returns the factors of dS as kStored
+  // elements.
   template <Element kStored, class FactorsOf>
   static __device__ __forceinline__ void differentiate_pairs(OperandA& ds, const Scores& dp, unsigned lane_delta,
                                                              float keep, bool masked, FactorsOf factors_of) {

@@ -1,8 +1,8 @@
 // Tasks of the sm90 backward kernel: a key tile, or a part of the work on it.
 //
 // A key tile whose group has many query heads may be several tasks, so that the multiprocessors have equal work: the
-// host chooses how many (head_parts, query_parts). A part takes some of the heads, or some query tiles of one head. For
-// the order of tasks a part counts as a head of its own, so grouped heads run in the order of as many equal heads.
+// host chooses how many (head_parts, query_parts). A part takes some of the heads, or some query tiles of one head. In
+// the order of tasks every part counts as a head, so grouped heads run in the order of as many equal heads.
 #pragma once
 
 #include "portable/backward/task.h"
@@ -12,8 +12,8 @@
 namespace cuflash {
 
 struct KeyTask : TaskCoord {  // group: query heads of this part
-  int first_head;             // the first of them
-  int part;                   // of the key tile
+  int first_head;             // first query head of this part
+  int part;                   // which part of the key tile
 };
 static_assert(sizeof(KeyTask) <= kTaskBytes);
 
@@ -28,12 +28,13 @@ __device__ __forceinline__ VisitedTiles part_of(const VisitedTiles& w, int n, in
   return part;
 }
 
-// Writes task `index` to shared memory. written < 0: there is no such task; 0: it stores nothing. The fences make the
-// compiler read fields back, because the producer has few registers.
+// Writes task `index` to shared memory. written is negative if there is no such task, and 0 if it stores nothing. The
+// fences make the compiler read fields back, because the producer has few registers.
 template <BackwardConfig C>
 __device__ __forceinline__ void write_task(KeyTask& task, const BackwardParams& p, int64 index) {
   const AttentionParams& a = p.attention;
-  const int64 tiles = p.key_tiles ? p.key_tiles[0].b : tiles_in(a.len_k, C.tile_k);  // of a head, or of all sequences
+  const int64 tiles =
+      p.key_tiles ? p.key_tiles[0].b : tiles_in(a.len_k, C.tile_k);  // key tiles of a head, or of all sequences
   const int64 heads = int64{a.heads_k} * p.head_parts * p.query_parts * (p.key_tiles ? 1 : a.batch);
   if (index >= tiles * heads) {
     task.group = 0, task.written = -1;
@@ -73,10 +74,11 @@ __device__ __forceinline__ void write_task(KeyTask& task, const BackwardParams& 
   task.tiles_of_head = query_tile<C>(p, task.sequence, task.b, task.first_head + 1, 0) - task.tiles_before;
 }
 
-// Writes the next task that stores something. The first task of a CTA has its index, so that it is known before the
-// prepare kernel ends; the ticket begins behind those. Without a loader a CTA claims its second task as it begins the
-// first, so that all tickets of second tasks are drawn at once. Where tasks are few and get shorter, second tasks are dealt
-// instead: the CTA with the longest first task gets the shortest. A loader claims late, and `second` is false.
+// Writes the next task that stores something. The index of a CTA is the index of its first task, which is therefore
+// known before the prepare kernel ends; tickets number the tasks after these. Without a loader a CTA claims its second
+// task when it begins the first, so all CTAs draw their second tickets at the same time. If tasks are few and later
+// ones are shorter, first and second tasks are paired instead: the CTA with the longest first task gets the shortest
+// second one. A loader claims late and passes `second` as false.
 template <BackwardConfig C>
 __device__ __forceinline__ void write_next_task(KeyTask& task, const BackwardParams& p, bool second) {
   bool paired = second && p.last_paired_task > 0;

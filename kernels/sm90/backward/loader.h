@@ -1,5 +1,5 @@
-// Producer warpgroup of a backward kernel whose dQ has a warpgroup of its own. One warp loads, another claims tasks, and the
-// other two prepare heads that later tasks visit.
+// Producer warpgroup of a backward kernel with a separate warpgroup for dQ. One warp issues the TMA loads, another
+// claims tasks, and two prepare the heads that later tasks visit.
 #pragma once
 
 #include "sm90/backward/deferred_prepare.h"
@@ -14,11 +14,11 @@ struct BackwardLoader : BackwardProducer<C> {
 
   using Base::Base;
 
-  // The next task is written.
+  // Waits until the next task is written.
   static __device__ __forceinline__ void sync() { named_barrier_sync(Base::Pipeline::kProducerBarrier, 2 * 32); }
 
-  // A task is claimed late, so that CTAs with short tasks take those that follow a long one, but while the consumers
-  // have two query tiles to visit, so that its first loads are not late.
+  // Signals that it is time to claim the next task: late, so that CTAs with short tasks take those that follow a long
+  // one, but while the consumers still have two query tiles to visit, so that the first loads are not late.
   __device__ __forceinline__ void signal_near_end() const {
     constexpr int kLeft = 2;
     Ring<C.stages> later = stages;

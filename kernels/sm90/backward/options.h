@@ -19,35 +19,35 @@ struct BackwardOptions {
                         kHasBias = (kOptions & kBias) != 0, kHasMask = (kOptions & kMaskTensor) != 0,
                         kHasDropout = (kOptions & kDropout) != 0;
   static constexpr bool kModifiesScore = (kOptions & (kSoftcap | kAlibi | kBias | kScaleFirst)) != 0;
-  // Hidden pairs are selected in P. With the other options, hidden_value() replaces the dot product, or its tanh, which
-  // makes P 0.
+  // Whether hidden pairs are zeroed in P. With the other options, hidden_value() replaces their dot product, or its
+  // tanh, which makes P 0.
   static constexpr bool kMasksP = (kOptions & (kBias | kMaskTensor | kScaleFirst)) != 0;
-  // With softcap the square of the value is finite, so that the factor of dS is 0 as well. The family rejects softcaps
-  // for which the value would be too large.
+  // With softcap the value is finite and its square is, too, so that the factor of dS is 0 as well. The family rejects
+  // softcaps for which the value would be too large.
   static __device__ __forceinline__ float hidden_value() { return kHasSoftcap ? -1e18f : minus_infinity<float>(); }
-  // The factor of dS is not the P that dV is computed from.
+  // Whether the factor of dS differs from the P that dV is computed from.
   static constexpr bool kHasFactor = kHasSoftcap || kHasDropout;
-  // Any pair may have a P of 0 beside values that are not finite.
+  // Whether a pair of any tile may have a P of 0 and a dP that is not finite.
   static constexpr bool kMayMaskAnyPair = (kOptions & (kBias | kMaskTensor)) != 0;
 
-  // ALiBi left of the diagonal is affine in the query: a row's part is added to its LSE. Keys on both sides of a query
-  // need a correction of the dot product, which is possible only if the exponent is linear in it.
+  // Whether ALiBi is added to the LSE. Left of the diagonal it is affine in the query. Tiles with keys on both sides of
+  // a query also need a correction of the dot product, which is possible only if the exponent is linear in it.
   static constexpr bool kAffineAlibi = kHasAlibi && (kOptions & (kSoftcap | kScaleFirst)) == 0;
 
-  // Softcap alone, in bf16: exponents and slopes come straight from dot products (cap_gradient). The family takes these
-  // kernels for caps with a polynomial, and kernels with kScaleFirst for others.
+  // Whether exponents and slopes come from dot products by a polynomial (cap_gradient): softcap as the only option, in
+  // bf16. The family uses these kernels for caps that have a polynomial, and kernels with kScaleFirst for others.
   static constexpr bool kPolynomialSoftcap = E == Element::bf16 && kOptions == kSoftcap;
 
   struct Exponent {
-    float value, slope;  // slope: derivative of softcap
+    float value, slope;  // slope is the derivative of softcap
   };
-  // Used with kPolynomialSoftcap. kInRange: the polynomial serves the dot product.
+  // The exponent with kPolynomialSoftcap. kInRange: the dot product is in the range of the polynomial.
   template <bool kInRange>
   static __device__ __forceinline__ Exponent capped_exponent(const CapDerivative& cap, float x, float shift) {
     const CapGradient g = kInRange ? cap_gradient_in_range(x, cap, shift) : cap_gradient(x, cap, shift);
     return {g.exponent, g.slope};
   }
-  // x: the dot product, with softcap its tanh. Not for kPolynomialSoftcap.
+  // The exponent without kPolynomialSoftcap. x: the dot product, or its tanh with softcap.
   static __device__ __forceinline__ Exponent exponent(const Sm90BackwardParams& p, float x, float shift) {
     if constexpr (!kHasSoftcap) return {x * p.scale_log2 + shift, 1};
     else return {x * p.factors.softcap_log2 + shift, 1 - x * x};

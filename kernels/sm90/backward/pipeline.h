@@ -5,12 +5,12 @@
 //   and its StepInfo with options | task coordinates | mbarriers
 //
 //   k_full, v_full     TMA has filled K or V, once per key tile, and the task coordinates are written
-//   k_empty            one arrival per consumer warp, and per warp for dQ beside a loader: it no longer reads K and V
+//   k_empty            one arrival per consumer warp, and with a loader per dQ warp: it no longer reads K and V
 //   q_full, dout_full  TMA has filled Q and row statistics, or dO, of a stage; the consumers wait
 //   q_empty            one arrival per consumer warp; the producer waits
 //   raw_full           replaces both q_full and dout_full as the TMA target if the producer has to zero rows first; the
 //                      producer then arrives on q_full and dout_full itself
-//   near_end           two query tiles of the task are left: it is time to claim the next one; with a loader
+//   near_end           with a loader: two query tiles of the task are left, so it is time to claim the next task
 //
 // Hand-over of dS and P between warpgroups uses named barriers, which are cheaper than mbarriers.
 #pragma once
@@ -53,19 +53,19 @@ struct BackwardPipeline {
 
   __device__ KTile k() const { return {memory}; }
   __device__ VTile v() const { return {memory + kValues}; }
-  // K with non-finite elements zeroed; used for dQ if K has such elements.
+  // K with non-finite elements zeroed, which dQ is computed from if K has such elements.
   __device__ KTile finite_k() const { return {memory + kFiniteK}; }
-  // P of a query tile for the other warpgroup, with split_dk_dv: 16 bytes of each thread side by side.
+  // With split_dk_dv: P of a query tile for the other warpgroup, 16 bytes of every thread side by side.
   __device__ unsigned p_tile(int tile) const { return memory + kFiniteK + tile * DsTile::kBytes; }
   __device__ QTile q(int stage) const { return {memory + kQueries + stage * QTile::kBytes}; }
   __device__ DoutTile dout(int stage) const { return {memory + kDouts + stage * DoutTile::kBytes}; }
   __device__ DsTile ds_tile(int tile) const { return {memory + kDsOffset + tile * DsTile::kBytes}; }
   __device__ DsTile bias(int stage) const { return {memory + kBiases + stage * DsTile::kBytes}; }
-  // Boxes of 128 keys.
+  // Mask bits of 128 keys.
   __device__ unsigned mask_box(int stage, int box) const {
     return memory + kMasks + stage * mask_bytes(C) + box * kMaskBitsBytes;
   }
-  // k_first: of the task.
+  // k_first: first key of the task.
   __device__ KeyMaskTile mask(int stage, int group, int k_first, bool has_rows) const {
     return {mask_box(stage, 0), k_first, k_first + group * kWarpgroupRows, has_rows};
   }
@@ -107,7 +107,7 @@ struct BackwardPipeline {
     kDsReadBarrier = kDsWrittenBarrier + kDsStages * C.warpgroups,  // + buffer and group: dS may be overwritten
     kConsumerBarrier = kDsReadBarrier + kDsStages * C.warpgroups,   // all consumer warpgroups
     kProducerBarrier,                                               // the producer warpgroup
-    kDqBarrier,                                                     // the warpgroup for dQ beside a loader
+    kDqBarrier,                                                     // with a loader: the dQ warpgroup
     kPWrittenBarrier = kDqBarrier,                                  // + buffer: P may be read, with split_dk_dv
     kPReadBarrier = kPWrittenBarrier + kDsStages,                   // + buffer: P may be overwritten
     kNamedBarriers = split_dk_dv(C) ? kPReadBarrier + kDsStages : kDqBarrier + (has_loader(C) ? 1 : 0),

@@ -19,7 +19,7 @@ struct BackwardProducer {
   static constexpr BackwardConfig kPortable = portable_view(C);
   static constexpr int kTileK = tile_k_of(C);
   static constexpr int kPiecesOfRow = kPanelRowBytes / 16;
-  static constexpr int kThreads = has_loader(C) ? 32 : kWarpgroupThreads;  // that load
+  static constexpr int kThreads = has_loader(C) ? 32 : kWarpgroupThreads;  // threads that load
   static_assert(C.tile_q == kWarpgroupRows && C.stages >= 2);
   // With dQ the producer fills one stage while it multiplies dS of another. Without dQ it only waits for free stages.
   static constexpr int kLoadsAhead = C.dq ? C.stages - 1 : C.stages;
@@ -42,18 +42,19 @@ struct BackwardProducer {
   // Fields of the task that every step needs. They are kept in registers because reads of shared memory queue behind
   // those of wgmma.
   VisitedTiles tiles;    // query tiles of one head that see the keys
-  int steps, count;      // of one head, of all heads of the task
+  int steps, count;      // query tiles of one head, of all heads of the task
   int b, first_head;     // first query head of the task
-  int first_row, len_q;  // of the sequence
+  int first_row, len_q;  // first row and length of the sequence
   int64 tiles_before, tiles_of_head;
   bool has_trailing_rows;  // the tensor has rows after the sequence
-  // With a mask tensor: the query tiles, and those of next_load and of the next dQ, which are read a step before.
+  // With a mask tensor: the list of query tiles, and its entries for next_load and for the next dQ, which are read one
+  // step ahead.
   const int* listed;
   ListedMaskTile listed_load, listed_dq;
   Visit next_load;        // the next query tile to load
-  float slope;            // of ALiBi for the head of next_load, in units of log2
-  DropoutStream stream;   // of that head
-  Ring<C.stages> stages;  // of Q, dO and row statistics
+  float slope;            // ALiBi slope of the head of next_load, in units of log2
+  DropoutStream stream;   // dropout stream of that head
+  Ring<C.stages> stages;  // ring of Q, dO and row statistics
   unsigned raw_phase = 0;
 
   __device__ BackwardProducer(const Sm90BackwardParams& p, const Pipeline& pipeline)
@@ -108,7 +109,7 @@ struct BackwardProducer {
     tma_load_tile(pipeline.k(), p.k, a.k, pipeline.k_full(), row, coord.head_k, coord.b);
     tma_load_tile(pipeline.v(), p.v, a.v, pipeline.v_full(), row, coord.head_k, coord.b);
   }
-  // Called by one thread. The values of a head are read once.
+  // Writes the StepInfo of the next query tile. Called by one thread; reads the values of a head only once.
   __device__ __forceinline__ void write_step_info(int tile) {
     const int head = first_head + next_load.member;
     if (next_load.step == 0) {
@@ -129,7 +130,8 @@ struct BackwardProducer {
     }
     if constexpr ((C.options & kDropout) != 0) info.stream = stream;
   }
-  // Called by one thread before the first load of a query head: see DeferredPrepare.
+  // Waits until DeferredPrepare has prepared the head of next_load. Called by one thread before the first load of that
+  // head.
   __device__ __forceinline__ void wait_until_prepared() const {
     const unsigned* tiles = p.backward.prepared_tiles + int64{b} * a.heads_q + first_head + next_load.member;
     const unsigned all = static_cast<unsigned>(tiles_in(a.len_q, C.tile_q));
@@ -145,7 +147,7 @@ struct BackwardProducer {
     if constexpr (C.options != 0) write_step_info(tile);
     unsigned bytes = Pipeline::QTile::kBytes + Pipeline::kStatsBytes;
     if constexpr ((C.options & kBias) != 0) bytes += box_bytes(a.bias, bias_tile_bytes(C));
-    bool masks = false;  // some warpgroup does not see all of the tile
+    bool masks = false;  // whether the mask hides a pair of the tile from some warpgroup
     if constexpr (reads_mask(C)) {
 #pragma unroll
       for (int group = 0; group < C.warpgroups; ++group) masks |= !listed_load.shows_all(group);
@@ -172,7 +174,8 @@ struct BackwardProducer {
       if (n / kPiecesOfRow % C.tile_q >= first) pieces(tile)[n] = {};
   }
 
-  // Zeroes rows beyond a length: a probability of 0 would not keep their NaN out of dK and dV.
+  // Loads the next query tile, and zeroes its rows beyond the sequence: a probability of 0 would not keep their NaN out
+  // of dK and dV.
   __device__ __forceinline__ void load_next_queries() {
     const int tile = tile_to_load(), stage = stages.stage;
     const bool sanitizes = has_trailing_rows && (tile + 1) * C.tile_q > len_q;
@@ -220,7 +223,7 @@ struct BackwardProducer {
     listed_dq = listed_tile(visit.step + 1 == steps ? 0 : visit.step + 1);
     return tile;
   }
-  // The query tiles that see these keys.
+  // Processes the query tiles that see these keys.
   __device__ __forceinline__ void mainloop() {
     if constexpr (C.dq) accumulate_dq(uniform(keys_for_dq().address));
     else load_remaining_queries();

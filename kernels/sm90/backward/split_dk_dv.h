@@ -1,12 +1,13 @@
-// Consumers of the backward kernel for head sizes whose dK or dV alone fills a thread's registers: two warpgroups share
-// 64 keys, one accumulates dV and the other dK. dQ has its own kernel.
+// Consumers of the backward kernel for head sizes where dK or dV alone fills a thread's registers. Two warpgroups share
+// 64 keys: one accumulates dV, the other dK. A separate kernel computes dQ.
 //
 //   DvConsumer   P from S(n) | send P | issue dV += P^T dO | issue S(n+1) | wait dV | wait S(n+1)
 //   DkConsumer   receive P, wait dP(n) | dS | issue dK += dS^T Q | issue dP(n+1) | wait dK
 //
-// Threads of equal index hold the same pairs, so P is exchanged as 16-byte vectors per thread, in the type of the inputs,
-// as head sizes up to 128 keep it. f16 has 3 bits more than bf16 for probabilities of at most 1, but none for those below
-// 3e-8, which are all that a gradient consists of where one probability of a row is 1 and its dS is 0.
+// Threads of equal index hold the same pairs, so P is exchanged as 16-byte vectors per thread, in the type of the
+// inputs, as head sizes up to 128 keep it. f16 has 3 bits more than bf16 for probabilities up to 1, but cannot
+// represent those below 3e-8. They are all that contributes to a gradient if one probability of a row is 1 and its dS
+// is 0.
 #pragma once
 
 #include "sm90/backward/key_consumer.h"
@@ -24,7 +25,7 @@ struct SplitConsumer : KeyConsumer<C> {
   __device__ SplitConsumer(const Sm90BackwardParams& p, const Pipeline& pipeline)
       : Base(p, pipeline, 0), lane_p(slot_address(pipeline.p_tile(0), new_thread_id() % kWarpgroupThreads, 0)) {}
 
-  // One 16-byte vector of every thread.
+  // A slot holds one 16-byte vector of every thread.
   static constexpr int kSlotBytes = kWarpgroupThreads * 16;
   static __device__ __forceinline__ unsigned slot_address(unsigned p, int thread, int step) {
     return p + step * kSlotBytes + thread * 16;
@@ -33,7 +34,7 @@ struct SplitConsumer : KeyConsumer<C> {
     return *static_cast<uint4*>(__cvta_shared_to_generic(address));
   }
 
-  // Runs consecutive tiles of one mode in a loop of their own.
+  // Processes all query tiles. Consecutive tiles of one mode share a loop that is compiled for that mode.
   template <class Derived>
   __device__ __forceinline__ void mainloop_all(Derived& derived, typename Base::Scores& s) {
     const int steps = uniform(task().visited.count());
@@ -97,7 +98,7 @@ struct DvConsumer : SplitConsumer<C> {
   __device__ __forceinline__ void signal_p() const {
     named_barrier_arrive(Pipeline::p_written(buffer), Pipeline::kPair);
   }
-  // P of the lane's key r and a query, as sent by a lane of the same quad.
+  // P of the lane's key r and a query, which a lane of the same quad has sent.
   __device__ __forceinline__ float sent_p(int query, int r) const {
     const int thread = new_thread_id() / 4 * 4 + query % 8 / 2;
     const unsigned address =
@@ -116,8 +117,8 @@ struct DvConsumer : SplitConsumer<C> {
   __device__ __forceinline__ void accumulate_selected() {
     Base::accumulate_selected(dv, pipeline.dout(queries.stage), [this](int query, int r) { return sent_p(query, r); });
   }
-  // P, and the factors of dS for the other warpgroup. If dV is accumulated with a select, that happens here, from P,
-  // which takes the buffer of the factors.
+  // Computes P, and sends the factors of dS to the other warpgroup. If dV must be accumulated with a select, that
+  // happens here, before the factors are written: P takes their buffer.
   template <TileMode kMode>
   __device__ __forceinline__ void exponentiate_options(OperandA& probs, Scores& s, int tile) {
     constexpr bool kSelects = Options::kMasksP || kMode == TileMode::guarded;
@@ -252,7 +253,7 @@ struct DkConsumer : SplitConsumer<C> {
                                                     for (int n = 0; n < 4; ++n) four[n] = factors[step][n];
                                                   });
   }
-  // Row statistics arrive with Q.
+  // Waits for Q, with which the row statistics arrive, and for dO.
   __device__ __forceinline__ void wait_for_both() const {
     Base::wait_for_queries();
     Base::wait_for_douts();

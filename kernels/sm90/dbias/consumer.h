@@ -20,7 +20,7 @@ struct DbiasConsumer {
   using Options = typename Scores::Options;
   static constexpr int kKeyTiles = C.tile_k / 8, kHalves = Pipeline::kHalves;
   using Sums = Accumulator<float>[kKeyTiles];
-  using Half = Accumulator<float>[8];  // of 64 keys
+  using Half = Accumulator<float>[8];  // accumulators of 64 keys
   using ScoreProduct = WarpgroupProduct<E, C.tile_k, false>;
 
   const Sm90BackwardParams& p;
@@ -29,7 +29,7 @@ struct DbiasConsumer {
   int group;
   Ring<C.stages> stages;
   Ring<kDbiasSteps> steps;
-  unsigned bias_phase = 0;  // of the next task
+  unsigned bias_phase = 0;  // phase of the bias of the next task
   bool pending = false;     // the sums belong to a task that has not been stored
 
   __device__ DbiasConsumer(const Sm90BackwardParams& p, const Pipeline& pipeline, int group)
@@ -48,13 +48,13 @@ struct DbiasConsumer {
     return pipeline.mask(steps.stage, group, (step().info.begin + half) * 64, a.summary.rows > 1)
         .pairs_of_queries(new_thread_id());
   }
-  // Pairs of rows that exist.
+  // Bit mask of the pairs whose row exists.
   __device__ __forceinline__ unsigned existing_rows(const TileInfo& info) const {
     const int first = info.q_first + Scores::lane_coord().row;
     return (first < info.len_q ? 0xffffu : 0) | (first + 8 < info.len_q ? 0xffff0000u : 0);
   }
 
-  // Products of a stage: S or dP.
+  // Issues the product of a stage, S or dP.
   template <int kDim>
   __device__ __forceinline__ void issue(Sums& s) const {
     mbarrier_wait(pipeline.full(stages.stage), stages.phase);
@@ -62,7 +62,7 @@ struct DbiasConsumer {
                                        pipeline.template keys<kDim>(stages.stage));
   }
 
-  // P of a tile of 64 keys, or the factors of dS.
+  // Replaces scores of 64 keys by P, or by the factors of dS.
   __device__ __forceinline__ void exponentiate(Half& s, const typename Scores::Rows& rows, int half) const {
     const TileInfo& info = step().info;
     const int tile = info.begin + half;
@@ -71,7 +71,7 @@ struct DbiasConsumer {
     if (Options::kHasMask || !uniform(info.full_begin <= tile && tile < info.full_end))
       Scores::hide(s, tensor_mask(half) & existing_rows(info) & Scores::visible_pairs(a, info, tile));
   }
-  // The same for rows whose LSE may be large.
+  // exponentiate() for rows whose LSE may be large.
   __device__ __forceinline__ void exponentiate_guarded(Half& s, int half) const {
     const TileInfo& info = step().info;
     Scores::exponentiate_pairs_guarded(s, p, info, pipeline.head_info(steps.stage, group), info.begin + half, stats(),
@@ -108,7 +108,7 @@ struct DbiasConsumer {
     stages.advance();
     add_gradients(sums, s, dp, rows.delta);
   }
-  // Without overlap.
+  // Processes one step without overlapping wgmma and math.
   __device__ __forceinline__ void visit_guarded(Sums& sums, bool new_task) {
     Sums s, dp;
     issue<C.dim_qk>(s);
@@ -145,7 +145,7 @@ struct DbiasConsumer {
 
   static __device__ __forceinline__ int consumer_thread() { return new_thread_id() - kWarpgroupThreads; }
 
-  // Sums of the warp's rows, a row of every warp.
+  // Sums each column over the rows of the warp, and stores one row of sums per warp.
   static __device__ __forceinline__ void store_sums_of_warp(float* rows, const Sums& sums, bool zeros) {
     const int thread = consumer_thread(), lane = thread % 32;
 #pragma unroll
@@ -158,7 +158,7 @@ struct DbiasConsumer {
         if (lane < 4) rows[thread / 32 * C.tile_k + n * 8 + lane * 2 + e] = x;
       }
   }
-  // The sum of the rows of all warps of some tasks, one key per thread.
+  // Adds up the rows of all warps of `tasks` tasks, one key per thread, and stores dBias.
   __device__ __forceinline__ void store_sum_of_warps(const float* rows, int tasks, const DbiasTask& task) const {
     const BackwardParams& w = p.backward;
     const int key = consumer_thread();
@@ -170,8 +170,8 @@ struct DbiasConsumer {
       for (int warp = 0; warp < kWarps; ++warp) x += rows[n * kTaskSums + warp * C.tile_k + key];
     store_element<E>(w.dbias.data, w.dbias.element, offset_of(w.dbias, task.b, task.h, 0) + task.key + key, x);
   }
-  // All queries share one row: it is summed over lanes, warps and warpgroups, in a fixed order. The bias is no longer
-  // needed, so its memory holds one row per warp.
+  // Stores dBias if all queries share one row, summed over lanes, warps and warpgroups in a fixed order. The bias is no
+  // longer needed, so its memory holds one row per warp.
   __device__ __forceinline__ void store_sum_of_rows(const Sums& sums, const DbiasTask& task, bool zeros) const {
     auto* rows = static_cast<float*>(__cvta_shared_to_generic(pipeline.bias(0, 0).address));
     if (!zeros) {
@@ -195,7 +195,8 @@ struct DbiasConsumer {
     }
     return named_barrier_any(Pipeline::kConsumerBarrier, kThreads, last);
   }
-  // Several tasks share a tile: each stores its sums in the workspace, and the last one adds them up in order.
+  // Stores dBias if several tasks share a tile. Each task stores its sums in the workspace, and the last one adds them
+  // up in order.
   __device__ __forceinline__ void store_part(Sums& sums, const DbiasTask& task, bool zeros) const {
     const BackwardParams& w = p.backward;
     const int tile = task.number / w.dbias_parts;

@@ -4,8 +4,8 @@
 //   warpgroup | DbiasStep of each step and warpgroup | DbiasTask: two for the consumers, one of the producer | mbarriers
 //
 //   full, empty            of a stage: TMA has filled it; one arrival per consumer warp releases it
-//   step_full, step_empty  the same for a step's coordinates, row statistics and mask
-//   bias_full, bias_empty  the same for the bias of a task
+//   step_full, step_empty  likewise for the coordinates, row statistics and mask of a step
+//   bias_full, bias_empty  likewise for the bias of a task
 #pragma once
 
 #include "portable/backward/workspace.h"
@@ -20,7 +20,7 @@ namespace cuflash {
 
 enum class DbiasStepKind : int {
   visit,      // adds dS of a query tile to the sums
-  new_task,   // the same, for the first time in a task: the sums of the previous task are stored before
+  new_task,   // the first visit of a task: stores the sums of the previous task, then adds as visit does
   zeros,      // a task without visits: stores zeros, whatever the sums hold
   last_task,  // there are no more tasks: the sums are stored
 };
@@ -29,7 +29,7 @@ enum class DbiasStepKind : int {
 struct DbiasStep {
   TileInfo info;
   DbiasStepKind kind;
-  int number;  // of the task
+  int number;  // number of the task
 };
 static_assert(sizeof(DbiasStep) <= kTileInfoBytes);
 
@@ -38,7 +38,7 @@ static_assert(sizeof(DbiasStep) <= kTileInfoBytes);
 struct DbiasTask {
   int b, h, row, key;
   int number;  // parts of a tile follow each other
-  int end;     // for the producer: of its part of the (batch, head) that share the tile
+  int end;     // used by the producer: end of the task's (batch, head) pairs
 };
 static_assert(sizeof(DbiasTask) == kDbiasTaskBytes);
 
@@ -82,7 +82,7 @@ struct DbiasPipeline {
   __device__ unsigned mask_box(int step, int group) const {
     return memory + kMasks + step * mask_bytes(C) + group * kMaskBitsBytes;
   }
-  // key: the first one of the 64.
+  // key: the first of the 64 keys.
   __device__ KeyMaskTile mask(int step, int group, int key, bool has_rows) const {
     return {mask_box(step, group), key, key, has_rows};
   }
@@ -92,7 +92,7 @@ struct DbiasPipeline {
   __device__ const float* stats(int step, int group) const {
     return static_cast<const float*>(__cvta_shared_to_generic(stats_address(step, group)));
   }
-  // What ALiBi and dropout need to know about the step's head.
+  // Properties of the step's head that ALiBi and dropout need.
   __device__ StepInfo& head_info(int step, int group) const {
     return *static_cast<StepInfo*>(__cvta_shared_to_generic(stats_address(step, group) + kStatsBytes));
   }

@@ -18,7 +18,7 @@ struct DbiasProducer {
   Pipeline pipeline;
   Ring<C.stages> stages;
   Ring<kDbiasSteps> steps;
-  unsigned bias_phase = 0;  // of the next task to visit
+  unsigned bias_phase = 0;  // phase of the bias of the next task to visit
   DbiasTask& task;          // in shared memory, since registers are few
 
   __device__ DbiasProducer(const Sm90BackwardParams& p, const Pipeline& pipeline)
@@ -75,7 +75,7 @@ struct DbiasProducer {
     }
   }
 
-  // Row statistics and mask of a visit.
+  // Loads row statistics and mask of a visit.
   __device__ __forceinline__ void load_step() const {
     const int step = steps.stage;
     const unsigned full = pipeline.step_full(step);
@@ -141,7 +141,7 @@ struct DbiasProducer {
     steps.advance();
   }
 
-  // All query tiles that add to the task.
+  // Visits all query tiles that add to the task.
   __device__ __forceinline__ void visit_all() {
     const BackwardParams& w = p.backward;
     const int part = task.number % w.dbias_parts;

@@ -66,7 +66,7 @@ struct DqConsumer : DqScores<C> {
   __device__ void wait_queries() const {
     mbarrier_wait(pipeline.q_full(group, scheduler.round), pipeline.query_phase(scheduler.round));
   }
-  // __syncwarp: all lanes have read the row statistics.
+  // __syncwarp() makes sure that all lanes have read the row statistics.
   __device__ void release_queries() const {
     __syncwarp();
     release_stage(pipeline.q_empty(group, scheduler.round));
@@ -183,7 +183,7 @@ struct DqConsumer : DqScores<C> {
       Base::template exponentiate_pairs<kApplyMask>(s, p, info, step_info(), key_tile(tile, at), rows, lane_bias(at),
                                                     tensor_mask(at));
   }
-  // P and dS of a tile, without overlap.
+  // Computes P and dS of a tile without overlapping wgmma and math.
   template <bool kApplyMask>
   __device__ __forceinline__ void differentiate_now(OperandA& ds, Scores& s, const TileInfo& info, const Rows& rows,
                                                     int tile) {
@@ -197,8 +197,8 @@ struct DqConsumer : DqScores<C> {
     release_values();
     Base::template differentiate<kApplyMask>(ds, s, dp, rows, p.factors.keep);
   }
-  // Starts the pipeline at a tile. On true its dS is ready; on false the tile is already complete. again: the warpgroup
-  // has already waited for its ping-pong barrier for this tile.
+  // Starts the pipeline at a tile. Returns true if its dS is ready, and false if the tile is already complete. again:
+  // the warpgroup has already taken its ping-pong turn for this tile.
   __device__ __forceinline__ bool start(OperandA& ds, DqAccumulator& dq, const TileInfo& info, const Rows& rows,
                                         int tile, bool again) {
     Scores s;
@@ -256,7 +256,7 @@ struct DqConsumer : DqScores<C> {
     }
     return true;
   }
-  // Masked tiles at the end, full tiles, masked tiles at the beginning.
+  // Advances through masked tiles at the end, full tiles, and masked tiles at the beginning.
   __device__ __forceinline__ bool advance_all(int& tile, const TileInfo& info, const Rows& rows, OperandA& ds,
                                               DqAccumulator& dq) {
     // Two iterations over the same code: the second has no full tiles.
@@ -300,7 +300,7 @@ struct DqConsumer : DqScores<C> {
         a.dim_qk};
     rows.to_global(p.backward.dq, offset_of(p.backward.dq, info.b, info.h, int64{info.q_begin} + first));
   }
-  // Rows without visible keys.
+  // Stores zeros for rows without visible keys.
   __device__ __forceinline__ void store_empty_rows(const TileInfo& info) const {
     const LaneCoord lane = lane_coord();
     for (int i = info.q_first + lane.row; i < min(info.q_first + lane.row + 16, info.rows_end); i += 8)

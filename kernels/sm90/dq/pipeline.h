@@ -67,11 +67,11 @@ struct DqPipeline {
   __device__ unsigned mask_box(int stage, int group) const {
     return memory + kMasks + (stage * C.warpgroups + group) * kMaskBitsBytes;
   }
-  // key: the first one of the tile.
+  // key: the first key of the tile.
   __device__ KeyMaskTile mask(int stage, int group, int key, bool has_rows) const {
     return {mask_box(stage, group), key, key, has_rows};
   }
-  // With a mask tensor: the key tile of the stage.
+  // The key tile of the stage, with a mask tensor.
   __device__ ListedMaskTile& listed_tile(int stage) const {
     return static_cast<ListedMaskTile*>(__cvta_shared_to_generic(memory + kListedTiles))[stage];
   }
@@ -82,7 +82,7 @@ struct DqPipeline {
     return static_cast<const float*>(__cvta_shared_to_generic(stats_address(group, round)));
   }
 
-  // What options need to know about the query tile's head; written like the TileInfo.
+  // Properties of the query tile's head that options need. They are written when the TileInfo is.
   __device__ StepInfo& step_info(int group, unsigned round) const {
     return *static_cast<StepInfo*>(__cvta_shared_to_generic(stats_address(group, round) + kStatsBytes));
   }

@@ -9,7 +9,7 @@
 
 namespace cuflash {
 
-// K, and the bias and mask of the queries of every consumer warpgroup.
+// Loads a tile of K, and bias and mask for the queries of every consumer warpgroup.
 template <Sm90DqConfig C>
 __device__ __forceinline__ void load_keys_and_masks(const Sm90BackwardParams& p, const DqPipeline<C>& pipeline,
                                                     const VisitedWork<C>& work, int stage, int number) {
@@ -39,7 +39,7 @@ __device__ __forceinline__ void load_keys_and_masks(const Sm90BackwardParams& p,
   }
 }
 
-// Called by one thread. K of a tile is loaded before its V, the order in which the consumers use them.
+// Called by one thread. It loads K of a tile before its V, as the consumers use them.
 template <Sm90DqConfig C>
 __device__ __forceinline__ void load_keys_and_values(const Sm90BackwardParams& p, const DqPipeline<C>& pipeline) {
   const AttentionParams& a = p.backward.attention;
@@ -66,7 +66,7 @@ __device__ __forceinline__ void load_keys_and_values(const Sm90BackwardParams& p
   }
 }
 
-// What the options of a head need, read once per query tile.
+// Writes what the options of a head need, once per query tile.
 template <Sm90DqConfig C>
 __device__ __forceinline__ void write_step_info(StepInfo& info, const AttentionParams& a, int b, int h) {
   if constexpr ((C.options & kAlibi) != 0) info.slope = slope_log2(a, b, h);
@@ -107,7 +107,7 @@ __device__ __forceinline__ void load_queries(const Sm90BackwardParams& p, const 
   }
 }
 
-// Called by one thread: statistics of tiles of 64 queries, if no other kernel counts them.
+// Called by one thread: counts tiles of 64 queries for the statistics, if no other kernel counts them.
 template <Sm90DqConfig C>
 __device__ __forceinline__ void count_visited_tiles(const Sm90BackwardParams& p) {
   const AttentionParams& a = p.backward.attention;

@@ -22,7 +22,8 @@ struct DqScores {
   using Scores = Accumulator<float>[kKeyTiles];
   using OperandA = unsigned[kSteps][4];  // A operand of the wgmma that reduces over keys
   using Options = BackwardOptions<E, C.options>;
-  // Head sizes above 128 lack registers for the choice, and take tanh: the difference is below 1e-4 of P.
+  // Head sizes above 128 lack registers for the choice between polynomial and exponential, and use tanh instead; P
+  // differs by less than 1e-4.
   static constexpr bool kPolynomialSoftcap = Options::kPolynomialSoftcap && C.dim_qk <= 128 && C.dim_v <= 128;
   static_assert(C.options == 0 || C.tile_k == 64);  // one bit per pair
 
@@ -61,7 +62,7 @@ struct DqScores {
         for (int e = 0; e < 2; ++e) at(s, r, n, e) = exp2_of(at(s, r, n, e) * factor - rows.lse[r]);
     if constexpr (kApplyMask) hide(s, mask_of(a, info, tile));
   }
-  // With options: replaces scores by the factors of dS.
+  // Replaces scores by the factors of dS, in kernels with options.
   template <bool kApplyMask>
   static __device__ __forceinline__ void exponentiate_pairs(Scores& s, const Sm90BackwardParams& p,
                                                             const TileInfo& info, const StepInfo& head, int tile,
@@ -99,7 +100,7 @@ struct DqScores {
     if (!__any_sync(0xffffffffu, largest >= cap.exponent.limit)) replace.template operator()<true>();
     else replace.template operator()<false>();
   }
-  // The same for rows whose LSE may be large, from scores that are computed as forward computes them.
+  // exponentiate_pairs() for rows whose LSE may be large, from scores that are computed as forward computes them.
   static __device__ __forceinline__ void exponentiate_pairs_guarded(Scores& s, const Sm90BackwardParams& p,
                                                                     const TileInfo& info, const StepInfo& head,
                                                                     int tile, const float* stats, unsigned lane_bias,
@@ -126,8 +127,9 @@ struct DqScores {
                        });
     hide(s, seen & visible_pairs(a, info, tile));
   }
-  // exponent(score, bias, r, n, e) returns the exponent of a pair, and the derivative of softcap. lane_bias: shared
-  // address of the lane's part of the bias, for ldmatrix; its 16-byte pieces are swizzled.
+  // Replaces scores by factors of dS. exponent(score, bias, r, n, e) returns the exponent of a pair and the derivative
+  // of softcap. lane_bias: shared address of the lane's part of the bias, for ldmatrix; its 16-byte pieces are
+  // swizzled.
   template <class Exponent>
   static __device__ __forceinline__ void replace_by_factors(Scores& s, unsigned lane_bias, unsigned kept,
                                                             Exponent exponent) {
@@ -173,7 +175,7 @@ struct DqScores {
     const LaneCoord lane = lane_coord();
     return kept_pairs_of_queries(head.stream, a.dropout_rule, info.q_first + lane.row, tile * C.tile_k + lane.column);
   }
-  // The same for rows whose LSE may be large, without options; see exponentiate_any_size in
+  // exponentiate() for rows whose LSE may be large, in kernels without options; see exponentiate_any_size in
   // portable/backward/exponentiate.h.
   static __device__ __forceinline__ void exponentiate_any_size(Scores& s, const AttentionParams& a,
                                                                const TileInfo& info, int tile, const float* stats,
@@ -221,7 +223,7 @@ struct DqScores {
   }
 
   // dS = P (dP - delta), converted to 16 bits, from P or the factors of dS. A probability of exactly 0, hidden or
-  // underflowed, yields 0 whatever dP is; a fully visible tile does not need that select.
+  // underflowed, yields 0 whatever dP is. A fully visible tile does not need that select.
   template <bool kApplyMask>
   static __device__ __forceinline__ void differentiate(OperandA& ds, Scores& probs, Scores& dp, const Rows& rows,
                                                        float keep) {
@@ -240,7 +242,7 @@ struct DqScores {
       }
   }
 
-  // The same with P as a 16-bit operand, which frees the score registers for dP.
+  // differentiate() with P as a 16-bit operand, which frees the score registers for dP.
   static __device__ __forceinline__ void differentiate_narrow(OperandA& probs, Scores& dp, const float* stats,
                                                               float keep) {
     const float* delta = stats + delta_at(kPortable, lane_coord().row);

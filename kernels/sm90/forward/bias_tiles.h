@@ -6,7 +6,8 @@
 
 namespace cuflash {
 
-// As GlobalBiasMaskPair. Elements that no tensor has are 0, and lengths hide them.
+// The bias of two adjacent tiles of 8 columns, with the interface of GlobalBiasMaskPair. Elements outside of the tensor
+// are 0, and lengths hide them.
 template <Element E>
 struct BiasTilePair {
   unsigned bias_words[4];  // 2 * tile + r, two columns each
@@ -25,7 +26,7 @@ struct BiasTileReader {
   BiasTile bias;
   LaneCoord lane;
 
-  // Tiles n and n + 1 of row tile m = 0.
+  // The bias of tiles n and n + 1 of row tile m = 0.
   __device__ __forceinline__ BiasTilePair<E> pair(int, int n) const {
     BiasTilePair<E> pair;
     const bool rows = a.bias.row_stride != 0;

@@ -56,14 +56,14 @@ struct Consumer {
   using RowSoftmax = typename RowSoftmaxOf<E, kSoftmaxKind>::Type;
   using Turn = PingPong<(C.schedule & kPingPong) != 0, C.warpgroups, Pipeline<C>::kPingPongBarrier>;
 
-  // Beside a mask tensor.
+  // Whether the call has score options other than the mask tensor.
   static constexpr bool has_options() { return (C.options & ~int{kMaskTensor}) != 0; }
 
-  // Tile bounds of a TileInfo. They are read together, so that the warpgroup waits for shared memory once instead of
-  // once per decision.
+  // Tile bounds of a TileInfo, read together, so that the warpgroup waits for shared memory once instead of once per
+  // decision.
   struct KeyTiles {
     int rows_end, begin, end, warpgroup_begin, full_begin, full_end, warpgroup_end;
-    bool half = false;  // of the tile before warpgroup_end
+    bool half = false;  // the warpgroup computes only half of the tile before warpgroup_end
     __device__ explicit KeyTiles(const TileInfo& n)
         : rows_end(uniform(n.rows_end)),
           begin(uniform(n.begin)),
@@ -82,7 +82,7 @@ struct Consumer {
   int group;  // index of the consumer warpgroup
   TileScheduler scheduler;
   Ring<C.stages> keys, values, biases;
-  int distance = 0;  // with ALiBi: of the lane's first row of the query tile from its first column of key tile 0
+  int distance = 0;  // with ALiBi: position of the lane's first row minus that of its first column in key tile 0
 
   __device__ Consumer(const Sm90ForwardParams& p, const Pipeline<C>& pipeline, int group)
       : p(p), a(p.forward.attention), pipeline(pipeline), group(group) {}
@@ -106,7 +106,7 @@ struct Consumer {
     values.advance();
   }
 
-  // The bias, if TMA loads it.
+  // Wait for and release the bias tile, if TMA loads the bias.
   __device__ void wait_bias() const {
     if constexpr (has_bias_tiles(C)) mbarrier_wait(pipeline.bias_full(biases.stage), biases.phase);
   }
@@ -145,8 +145,8 @@ struct Consumer {
     if constexpr (Options::kHasDropout) return ApplyDropout<Options>{options, coord.lane, coord.q_first, first};
     else return NoDropout{};
   }
-  // Softcap and exponentials in one pass: exponentials of some scores overlap with the arithmetic of others. Tiles with
-  // masked pairs, which are few, are masked in between. A warp whose dot products are all in the polynomial's range
+  // Softcap and exponentials in one pass: exponentials of some scores overlap with the arithmetic of others. The few
+  // tiles with masked pairs are masked between the two. A warp whose dot products are all in the polynomial's range
   // needs nothing else.
   template <bool kApplyMask>
   __device__ __forceinline__ void exponentiate_softcapped(const ScoreCoord& coord, RowSoftmax& softmax, Scores& s,
@@ -166,7 +166,8 @@ struct Consumer {
       softmax.exponentiate(s, exponent);
     }
   }
-  // ALiBi in a full tile. Right of the diagonal, and where the tile crosses it, only without a causal mask.
+  // Whether ALiBi is linear in the columns of the tile, except where the tile crosses the diagonal. Tiles right of the
+  // diagonal and across it are full only without a causal mask.
   static constexpr bool has_linear_alibi(bool applies_mask) { return !applies_mask && Options::kFoldsAlibi; }
   __device__ __forceinline__ RowOffset<float> add_alibi(const Options& options, Scores& s, int first) const {
     const int from_first = distance - first;
@@ -176,7 +177,7 @@ struct Consumer {
     else add_terms<false, kWarpgroupRows>(s, options, GlobalBiasMask<Options>{options, 0, 0}, {}, from_first);
     return offset;
   }
-  // Options and masks. Returns what scores lack to be comparable with those of other tiles.
+  // Applies options and masks. Returns the offset that makes the scores comparable with those of other tiles.
   template <bool kApplyMask>
   __device__ __forceinline__ auto to_scores(const ScoreCoord& coord, const Options& options, Scores& s,
                                             const Step& step) {
@@ -200,7 +201,8 @@ struct Consumer {
       return NoOffset{};
     }
   }
-  // With kFirstMax: turns the scores of a key tile into probabilities of the next product. Returns as softmax_step.
+  // With kFirstMax: turns the scores of a key tile into probabilities, the operand of the next product. Returns what
+  // softmax_step returns.
   template <bool kApplyMask>
   __device__ __forceinline__ bool first_max_step(const ScoreCoord& coord, const Options& options, RowSoftmax& softmax,
                                                  Scores& s, OperandA& next, const Step& step, float (&correction)[2]) {
@@ -209,7 +211,7 @@ struct Consumer {
     return softmax.step(
         s, next, [&](int r, float x) { correction[r] = x; }, offset, dropout);
   }
-  // Options without tiles of their own, and masks.
+  // Applies masks, and the options that are not loaded as tiles.
   template <bool kApplyMask, int kTiles>
   __device__ __forceinline__ void modify(const ScoreCoord& coord, const Options& options,
                                          Accumulator<float> (&s)[1][kTiles], int first) const {
@@ -217,8 +219,8 @@ struct Consumer {
       modify_and_mask<kApplyMask, kWarpgroupRows>(s, a, coord.sequence, options, coord.lane, coord.q_first, first);
     else if constexpr (kApplyMask) mask_packed_rows(s, a, coord.sequence, coord.lane, coord.q_first, first);
   }
-  // As modify<true>, of the first key tile. A prologue has registers for the case that the window's left edge is
-  // elsewhere.
+  // modify<true> for the first key tile. The prologue has registers for hide_by_limit(), which is faster if the
+  // window's left edge is elsewhere.
   template <int kTiles>
   __device__ __forceinline__ void modify_first_tile(const ScoreCoord& coord, const Options& options,
                                                     Accumulator<float> (&s)[1][kTiles], int first) const {
@@ -245,7 +247,7 @@ struct Consumer {
     return rescales;
   }
 
-  // Coordinates for a step. Where ALiBi or dropout needs them, they are read while the scores are computed.
+  // Whether a step reads its coordinates while the scores are computed: if ALiBi or dropout needs them.
   static constexpr bool coordinates_are_early(bool applies_mask) {
     const bool alibi_needs = Options::kHasAlibi && !has_linear_alibi(applies_mask);
     return kUsesFirstMax && (alibi_needs || Options::kHasDropout);
@@ -258,7 +260,7 @@ struct Consumer {
   template <bool kApplyMask>
   __device__ __forceinline__ void wait_scores() const {
     if constexpr (coordinates_are_early(kApplyMask)) {
-      do wgmma_wait<1>();  // as in wait_after_softmax
+      do wgmma_wait<1>();  // loops for the reason given in wait_after_softmax
       while (a.group == 0);
     } else {
       wgmma_wait<1>();
@@ -307,8 +309,8 @@ struct Consumer {
 #pragma unroll
         for (int r = 0; r < 2; ++r) softmax.rescale(o, r, correction[r]);
       }
-      // a.group is never 0. Without the condition ptxas would pack the probabilities into the registers of the product
-      // that is still running, and wait for it before.
+      // a.group is never 0. Without the condition ptxas would pack the probabilities into registers that the running
+      // product still reads, and wait for it first.
       if constexpr (!kUsesFirstMax) narrow<E>(probs, s[0]);
       else if (a.group != 0) copy(probs, next);
     }
@@ -369,7 +371,8 @@ struct Consumer {
     issue_output(o, probs);
   }
 
-  // The same with a mask tensor: any tile may be full. Those of a run are known before their keys have been loaded.
+  // The mainloop with a mask tensor, where any tile may be full. The tiles of a run are known to be full before their
+  // keys have been loaded.
   __device__ __forceinline__ void masked_mainloop(const TileInfo& info, const KeyTiles& tiles, const Options& options,
                                                   RowSoftmax& softmax, Output& o, OperandA& probs) {
     int tile = tiles.warpgroup_end - 1, run_end = uniform(run_end_of<has_full_run(C)>(info));
@@ -451,7 +454,7 @@ struct Consumer {
     rows.to_global(p.forward.o, offset_of(p.forward.o, info.b, info.h, int64{info.q_begin} + first));
   }
 
-  // Rows without visible keys, or without any in their part of the keys.
+  // Writes rows without visible keys, or without any in their split.
   __device__ __forceinline__ void write_empty_rows(const TileInfo& info, const KeyTiles& tiles) {
     release_queries();
     skip(tiles.end - tiles.begin);

@@ -1,7 +1,8 @@
-// The query tiles of a CTA of the forward kernel, in the order in which its producer warps see them: dealt out in
-// advance (TileScheduler), or taken by ticket from a list (sm90/tile_list.h). One thread draws the tickets and passes
-// them on through shared memory. It draws the next ticket when the loads of a tile are nearly done: early enough that
-// no warp waits for the atomic, and late enough that a CTA does not hold a tile which another CTA could start sooner.
+// The query tiles of a CTA of the forward kernel, in the order in which its producer warps see them: assigned
+// statically (TileScheduler), or taken by ticket from a list (sm90/tile_list.h). One thread draws the tickets and
+// passes them on through shared memory. It draws the next ticket when the loads of a tile are nearly done: early enough
+// that no warp waits for the atomic, and late enough that a CTA does not hold a tile which another CTA could start
+// sooner.
 #pragma once
 
 #include "ptx/grid.h"
@@ -10,8 +11,8 @@
 
 namespace cuflash {
 
-// Who reads the tiles: one lane, all lanes of a warp together, or one lane that decides when the next ticket may be
-// drawn.
+// Who reads the tiles: one lane, all lanes of a warp together, or one lane that calls release() itself, when the next
+// ticket may be drawn.
 enum class TileReader { lane, warp, manual_release };
 
 template <Sm90ForwardConfig C, TileReader kReader>
@@ -28,8 +29,8 @@ struct StaticTiles {
   __device__ void advance() { scheduler.advance(); }
 };
 
-// Tickets number the tiles of all heads. Groups of heads follow one after the other; within a group, the listed tiles
-// follow in their order, each for all heads of the group.
+// Tickets number the tiles of all heads. They go through one group of heads after the other; within a group, through
+// the listed tiles in order, each for all heads of the group.
 struct ListTickets {
   unsigned count, total;  // listed tiles, tickets
 
@@ -39,8 +40,8 @@ struct ListTickets {
     count = *p.list.count, total = count * static_cast<unsigned>(p.forward.attention.heads_q);
   }
   __device__ __forceinline__ TileCoord tile(const Sm90ForwardParams& p, unsigned ticket) const {
-    const unsigned heads = static_cast<unsigned>(p.forward.attention.heads_q), most = p.list.heads_per_group;
-    const unsigned first = ticket / (count * most) * most, width = min(most, heads - first);
+    const unsigned heads = static_cast<unsigned>(p.forward.attention.heads_q), group = p.list.heads_per_group;
+    const unsigned first = ticket / (count * group) * group, width = min(group, heads - first);
     const unsigned rest = ticket - first * count, n = rest / width;
     const ListedTile listed = p.list.tiles[n];
     return {static_cast<unsigned>(listed.b) * heads + first + (rest - n * width), static_cast<unsigned>(listed.q_tile),
@@ -59,7 +60,7 @@ struct TicketTiles {
   __device__ __forceinline__ bool has_tile(const Sm90ForwardParams&, const Pipeline<C>& pipeline) {
     mbarrier_wait(pipeline.ticket_full(), number % 2);
     if constexpr (kReader == TileReader::warp) {
-      // Only the lane that releases it reads it, so that racecheck can follow the hand-over (docs/lab/ci.md).
+      // Only the lane that releases the ticket reads it, so that racecheck can follow the hand-over (docs/lab/ci.md).
       unsigned read = 0;
       if (lane_id() == 0) read = pipeline.ticket(), release(pipeline);
       ticket = __shfl_sync(0xffffffffu, read, 0);
@@ -93,8 +94,8 @@ __device__ __forceinline__ VisitedWork<C> forward_work(const Sm90ForwardParams& 
   return VisitedWork<C>(p.forward.attention, p.mask_lists, tile, p.splits.splits);
 }
 
-// Called by one thread: passes tickets on; the last one says that there are no more. on_tile(work) may wait for the
-// consumers.
+// Called by one thread: draws tickets and passes them on. The last ticket says that there are no more tiles.
+// on_tile(work) may wait for the consumers.
 template <Sm90ForwardConfig C, class OnTile>
 __device__ __forceinline__ void draw_tickets(const Sm90ForwardParams& p, const Pipeline<C>& pipeline,
                                              OnTile&& on_tile) {

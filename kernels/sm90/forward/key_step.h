@@ -8,7 +8,7 @@
 
 namespace cuflash {
 
-// Without a mask tensor: tiles are visited one after the other.
+// A step without a mask tensor: tiles are visited one after the other.
 struct KeyStep {
   int tile;
 
@@ -18,8 +18,8 @@ struct KeyStep {
   __device__ __forceinline__ void load(const AttentionParams&, const TileInfo&, int) {}
 };
 
-// With a mask tensor: the producer has written the number of the tile in the stage. Constructed before the stage is
-// released.
+// A step with a mask tensor: the producer has written the number of the tile to the stage. It must be constructed
+// before the stage is released.
 template <Sm90ForwardConfig C>
 struct MaskedKeyStep {
   const Pipeline<C>& pipeline;
@@ -34,7 +34,7 @@ struct MaskedKeyStep {
     if (reads) listed.word = static_cast<unsigned>(uniform(static_cast<int>(pipeline.listed_tile(stage).word)));
     tile = listed.tile();
   }
-  // To the warpgroup.
+  // Whether the mask shows all pairs of this warpgroup.
   __device__ bool shows_all(int group) const { return listed.shows_all(group); }
   // Loads what masking needs for a tile that may not be fully visible.
   __device__ __forceinline__ void load(const AttentionParams& a, const TileInfo& info, int group) {

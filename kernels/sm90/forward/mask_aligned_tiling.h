@@ -12,10 +12,10 @@ namespace cuflash {
 // Called by all threads of a CTA, for one batch entry whose heads share the mask.
 template <auto C>
 struct MaskAlignedTiling {
-  static constexpr unsigned kStart = 8;  // what a tile costs beside its keys, in blocks of 16
+  static constexpr unsigned kStart = 8;  // cost of starting a tile, in blocks of 16 keys
 
-  // A group of 64 queries. together[n]: blocks of 16 keys that it or one of the n groups before it sees.
-  // tile: the n-th tile from the end, as MaskListRows has it; 0: there is none.
+  // A group of 64 queries. together[n]: number of blocks of 16 keys that it or one of the n groups before it sees.
+  // groups[n].tile: the n-th tile from the end as a MaskListRows; 0: there is none.
   struct Group {
     unsigned together[kMaxMaskWarpgroups], tile;
   };
@@ -27,7 +27,7 @@ struct MaskAlignedTiling {
   Group* groups;
   int count;
 
-  // Blocks of 512 keys that a group sees.
+  // The blocks among `wanted`, in one span of 512 keys, that a group sees.
   __device__ __forceinline__ unsigned blocks(int group, int span, unsigned wanted) const {
     const int rows = (mask.rows + kMaskBlock - 1) / kMaskBlock, first = group * (kWarpgroupRows / kMaskBlock);
     unsigned any = 0;
@@ -38,7 +38,7 @@ struct MaskAlignedTiling {
     }
     return any & wanted;
   }
-  // A lane has a group, and sees those before it in the lanes below.
+  // Counts the blocks of every group. Each lane has one group; the lanes below it have the groups before that one.
   __device__ __forceinline__ void count_blocks() const {
     constexpr int kBefore = C.warpgroups - 1, kGroups = 32 - kBefore, kWarps = kMaskListThreads / 32;
 #pragma unroll 1
@@ -70,8 +70,9 @@ struct MaskAlignedTiling {
   // The least cost of all groups up to a given one is the cost of a last tile plus the least cost of the groups before
   // it. The lowest bits of a cost hold the size of its last tile, so that larger tiles win ties.
   __device__ __forceinline__ void choose() const {
-    constexpr int kAtOnce = 4;                                     // groups whose counts are read together
-    unsigned least[kMaxMaskWarpgroups] = {0, ~0u >> 1, ~0u >> 1};  // of the groups up to n + 1 before this one
+    constexpr int kAtOnce = 4;  // groups whose counts are read together
+    unsigned least[kMaxMaskWarpgroups] = {
+        0, ~0u >> 1, ~0u >> 1};  // least[n]: least cost of the groups up to the one n + 1 before this one
 #pragma unroll 1
     for (int first = 0; first < count; first += kAtOnce) {
       Group read[kAtOnce];

@@ -20,7 +20,7 @@ __device__ __forceinline__ void tma_load_packed_rows(SwizzledTile<kWarpgroupRows
     tma_load(tile.address + panel * tile.kPanelBytes, map, barrier, panel * kPanelColumns, head, first, batch);
 }
 
-// Positional mask, as modify_and_mask applies it to a tile of one head.
+// Applies the positional mask, as modify_and_mask does for a tile of one head.
 template <int kTiles>
 __device__ __forceinline__ void mask_packed_rows(Accumulator<float> (&s)[1][kTiles], const AttentionParams& a,
                                                  const Sequence& sequence, LaneCoord lane, int row_first, int k_first) {

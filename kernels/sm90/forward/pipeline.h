@@ -57,12 +57,12 @@ struct Pipeline {
   __device__ VTile v(int stage) const { return {memory + kValues + stage * VTile::kBytes}; }
   __device__ OTile o(int group) const { return {memory + kStaged + group * OTile::kBytes}; }  // with kStoreBySmem
 
-  // With kTmaBias.
+  // The bias tile of a stage, with kTmaBias.
   __device__ BiasTile bias(int stage, int group) const {
     return {memory + kBiasTiles + (stage * C.warpgroups + group) * bias_tile_bytes(C)};
   }
-  // With a mask tensor: the bits of the key tile, which are absent if the warpgroup sees all of it, and the number of
-  // the tile. Both belong to the stage of K.
+  // With a mask tensor, every stage of K has the mask bits of its key tile, which are not loaded if the warpgroup sees
+  // all of it, and the number of the tile.
   __device__ unsigned mask(int stage, int group) const {
     return memory + kMaskTiles + (stage * C.warpgroups + group) * mask_tile_bytes(C);
   }
@@ -89,7 +89,7 @@ struct Pipeline {
     return q_full(group, round) + 8 * kQueryStages * C.warpgroups;
   }
 
-  // The bias tile of a stage has arrived.
+  // bias_full: the bias tile of a stage has arrived.
   __device__ unsigned bias_full(int stage) const {
     return q_full(0, 0) + 8 * (2 * kQueryStages * C.warpgroups + stage);
   }

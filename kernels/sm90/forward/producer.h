@@ -21,7 +21,7 @@ __device__ __forceinline__ void prefetch_maps(const Sm90ForwardParams& p) {
   }
 }
 
-// K of a listed tile, and the mask bits for the warpgroups that do not see all of it.
+// Loads K of a listed tile, and the mask bits for the warpgroups that do not see all of it.
 template <Sm90ForwardConfig C>
 __device__ __forceinline__ void load_keys_and_mask(const Sm90ForwardParams& p, const Pipeline<C>& pipeline,
                                                    const VisitedWork<C>& work, int stage, ListedMaskTile listed) {
@@ -43,9 +43,9 @@ __device__ __forceinline__ void load_keys_and_mask(const Sm90ForwardParams& p, c
                     work.b);
 }
 
-// Loads tiles of K, or of V. With kSplitKeys and few readers of the same keys, other CTAs either do not read them or
-// read them at the same time. They need not stay in L2, where they would push out lines that must be written back. Only
-// few loads are in flight, so that memory serves all CTAs equally and those that read the same keys stay together:
+// Loads tiles of K, or of V. With kSplitKeys and few readers, other CTAs do not read the same keys, or read them at the
+// same time. So keys need not stay in L2, where they would evict lines that must be written back. Few loads are in
+// flight, so that memory serves all CTAs equally and CTAs that read the same keys stay together:
 // docs/lab/sm90_forward.md.
 template <Sm90ForwardConfig C>
 struct KeyLoads {
@@ -78,7 +78,7 @@ struct KeyLoads {
   }
 };
 
-// Called by one thread. K of a tile is loaded before V of the previous tile, the order in which the consumers use them.
+// Called by one thread. It loads K of a tile before V of the previous tile, as the consumers use them.
 template <Sm90ForwardConfig C>
 __device__ __forceinline__ void load_keys_and_values(const Sm90ForwardParams& p, const Pipeline<C>& pipeline) {
   const AttentionParams& a = p.forward.attention;
@@ -93,7 +93,7 @@ __device__ __forceinline__ void load_keys_and_values(const Sm90ForwardParams& p,
     }
     const int head = work.head_k(a), first = static_cast<int>(work.sequence.k_begin);
     const int nearly_done = min(work.begin + 1, work.end - 1);
-    ListedMaskTile listed{}, previous{};  // with a mask tensor: of K and V, read before they are needed
+    ListedMaskTile listed{}, previous{};  // with a mask tensor: tiles of the next K and V, read ahead
     if constexpr (reads_mask(C)) listed = work.listed(work.end - 1);
 #pragma unroll 1
     for (int tile = work.end - 1; tile >= work.begin - 1; --tile) {
@@ -124,14 +124,14 @@ __device__ __forceinline__ void load_keys_and_values(const Sm90ForwardParams& p,
   }
 }
 
-// The bias of key tiles for every consumer warpgroup, in the order of K, loaded by one thread. It is indexed within the
-// sequence, in packed tensors too.
+// Loads the bias of key tiles for every consumer warpgroup, in the order of K; used by one thread. The bias is indexed
+// within the sequence, in packed tensors too.
 template <Sm90ForwardConfig C>
 struct BiasLoader {
   const Sm90ForwardParams& p;
   const Pipeline<C>& pipeline;
   const AttentionParams& a;
-  unsigned bytes;  // of a tile; a bias that is broadcast over the queries has boxes of one row
+  unsigned bytes;  // bytes of a tile; a bias that is broadcast over the queries has boxes of one row
   Ring<C.stages> biases{};
 
   __device__ BiasLoader(const Sm90ForwardParams& p, const Pipeline<C>& pipeline)
@@ -156,8 +156,8 @@ struct BiasLoader {
   }
 };
 
-// Tile statistics of a query tile, whose splits count as one. They count tiles that begin with the first query. With a
-// mask tensor, the kernel that makes the lists counts instead.
+// Counts the key tiles of a query tile for the statistics, once for all of its splits. The statistics assume tiles that
+// begin with the first query. With a mask tensor, the kernel that makes the lists counts instead.
 template <Sm90ForwardConfig C>
 __device__ __forceinline__ void count_visited_tiles(const AttentionParams& a, const WorkTile<C>& work) {
   if (reads_mask(C) || !work.exists || (splits_keys(C) && work.split != 0)) return;
@@ -244,7 +244,8 @@ struct ValueSanitizer {
 #pragma unroll
       for (int panel = 0; panel < VTile::kPanels; ++panel) *piece(tile, panel * C.tile_k * kPiecesOfRow + n) = {};
   }
-  // Consumers wait for this, often with few rows to zero: visits only those.
+  // Zeroes the rows outside of the window. Consumers wait for this, and often there are few such rows, so it visits
+  // only those.
   __device__ void zero_outside(VTile tile, int first) const {
     zero_rows(tile, 0, min(work.seen_begin - first, C.tile_k));
     zero_rows(tile, max(work.seen_end - first, 0), C.tile_k);
@@ -259,7 +260,7 @@ struct ValueSanitizer {
     }
     return __any_sync(0xffffffffu, seen);
   }
-  // In the 16 rows from `first` on.
+  // Whether rows [first, first + 16) hold a non-finite value.
   __device__ bool has_not_finite_value(VTile tile, int first) const {
     constexpr int kBatch = 2;  // loads in flight
     unsigned sums[4] = {};
@@ -284,7 +285,7 @@ struct ValueSanitizer {
         zero_unseen_rows(tile, first, n * kMaskBlock);
     }
   }
-  // For 16 rows: reads the mask bits of rows that have a non-finite value.
+  // Zeroes the unseen ones of 16 rows. It reads the mask bits only of rows that have a non-finite value.
   __device__ void zero_unseen_rows(VTile tile, int first, int first_row) const {
     static_assert(VTile::kPanels * kPiecesOfRow <= 32);
     const MaskOfHead mask = mask_of_head(a.summary, work.b, work.h);
@@ -303,7 +304,7 @@ template <Sm90ForwardConfig C>
 __device__ __forceinline__ void sanitize_values(const Sm90ForwardParams& p, const Pipeline<C>& pipeline) {
   const AttentionParams& a = p.forward.attention;
   Ring<C.stages> values;
-  unsigned phases = 0;  // of v_raw_full, one bit per stage: only some tiles use it
+  unsigned phases = 0;  // phases of v_raw_full, one bit per stage: only some tiles use it
 #pragma unroll 1
   for (ForwardTiles<C, TileReader::warp> tiles(p, pipeline); tiles.has_tile(p, pipeline); tiles.advance()) {
     const VisitedWork<C> work(a, p.mask_lists, tiles.tile(p), p.splits.splits);
@@ -312,7 +313,7 @@ __device__ __forceinline__ void sanitize_values(const Sm90ForwardParams& p, cons
     for (int n = work.end - 1; n >= work.begin && work.end != 0; --n, values.advance()) {
       if (!work.sanitizes(a, n)) continue;
       const int tile = work.key_tile(n);
-      MaskKeyBlocks blocks{};  // read before the values are there
+      MaskKeyBlocks blocks{};  // read before the values arrive
       if constexpr (reads_mask(C)) blocks = work.key_blocks(p.mask_lists, n);
       mbarrier_wait(pipeline.v_raw_full(values.stage), phases >> values.stage & 1);
       phases ^= 1u << values.stage;

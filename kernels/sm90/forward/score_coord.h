@@ -17,7 +17,7 @@ struct ScoreCoord {
   __device__ explicit ScoreCoord(const TileInfo& info)
       : lane(lane_coord_in_warpgroup()), sequence(info.sequence()), q_first(info.q_first) {}
 };
-// Read now, or where they are used.
+// ReadCoord loads the coordinates at once, LateCoord where they are used.
 struct ReadCoord {
   ScoreCoord coord;
   __device__ explicit ReadCoord(const TileInfo& info) : coord(info) {}
@@ -28,7 +28,7 @@ struct LateCoord {
   __device__ static ScoreCoord of(const TileInfo& info) { return ScoreCoord(info); }
 };
 
-// Dropout of a key tile, as NoDropout.
+// Applies dropout to a key tile; same interface as NoDropout.
 template <class Options>
 struct ApplyDropout {
   const Options& options;

@@ -14,7 +14,7 @@ __device__ __forceinline__ int64 split_row(const AttentionParams& a, int b, int 
   return a.cu_q ? h * a.total_q + q_begin + i : (int64{b} * a.heads_q + h) * a.len_q + i;
 }
 
-// The same for row i of a warpgroup's tile, in its split. kPacked: as kPackHeads.
+// Row of KeySplits for row i of a warpgroup's tile, in its split. kPacked: whether the config has kPackHeads.
 template <bool kPacked>
 __device__ __forceinline__ int64 split_row(const Sm90ForwardParams& p, const SplitTileInfo& info, int i) {
   const AttentionParams& a = p.forward.attention;
