@@ -89,9 +89,9 @@ struct KvConfig {
   int copy;     // CopyMode
   int options;  // OptionBits
   int v_in_k;   // 1: V is a slice of the columns of K and is not loaded separately
-  // Not 0: the call appends and rotates no rows, sequences differ only in the length of their cache, which starts at its
-  // first row, and 16-byte vectors of Q and of O, which have the same type, are aligned. The kernel then omits the code
-  // for everything else, which need not be fetched. kWholeCache: every sequence fills its cache.
+  // Not 0: the call appends and rotates no rows, sequences differ only in the length of their cache, which starts at
+  // its first row, and 16-byte vectors of Q and of O, which have the same type, are aligned. The kernel then omits the
+  // code for everything else, which need not be fetched. kWholeCache: every sequence fills its cache.
   int fast_decode;
   // 1: all CTAs are co-resident, and the splits of a row tile exchange partial results through L2: see
   // kv/exchange_reduce.h.

@@ -58,8 +58,8 @@ struct Divisor {
 };
 
 // The location of TMA boxes, and which boxes the producer loads before the work item is decoded. It fits one cache
-// line, because params are fetched from memory, too. The cache is a table of pages, a table of entries that are one page each,
-// or has no table: see kv/geometry.h.
+// line, because params are fetched from memory, too. The cache is a table of pages, a table of entries that are one
+// page each, or has no table: see kv/geometry.h.
 struct alignas(64) PrologueLoads {
   const int* rows;   // CacheView::rows
   const int* table;  // [batch][table_stride]

@@ -2,9 +2,9 @@
 // too, so it includes no standard header.
 //
 // Two generators of the Philox family (Salmon et al., SC 2011): Philox4x32-10, keyed by the seed, on (offset, b, h)
-// yields the head's stream, once per head; Philox2x32-7, keyed by the stream, on the coordinates of a group yields eight
-// decisions of 16 bits each. Seven rounds pass the statistical tests of that paper, and each is one 32 x 32 bit product
-// and one xor of three words.
+// yields the head's stream, once per head; Philox2x32-7, keyed by the stream, on the coordinates of a group yields
+// eight decisions of 16 bits each. Seven rounds pass the statistical tests of that paper, and each is one 32 x 32 bit
+// product and one xor of three words.
 //
 // A group is the block {i, i + 8} x {j, j + 1, j + 8, j + 9} of even j inside a 16x16 block: the elements that a thread
 // of a tensor core kernel holds of S with queries in rows. Of the transpose it holds half of each group, and a

@@ -1,20 +1,21 @@
 // Softcap: s = softcap * tanh(scale * dot / softcap), from a stored argument of tanh.
 //
 // f16 and bf16 have a fast tanh with an absolute error below 5e-7, and 6.5e-7 relative to tanh within the range of its
-// polynomial (tests/cuda/kernels/cuda_softcap_test). Scores of most models stay in that range, where tanh takes only FMA
-// instructions; two more instructions of the exponential unit per score would take longer than the products. The
+// polynomial (tests/cuda/kernels/cuda_softcap_test). Scores of most models stay in that range, where tanh takes only
+// FMA instructions; two more instructions of the exponential unit per score would take longer than the products. The
 // choice between polynomial and exponential is made for each element, so that a score is a function of its dot product
 // alone. A warp may vote to skip the exponentials if every element of its tile is in the polynomial's range; this does
 // not change a bit.
 //
 // f32 and f64 take the exact tanh of the math library.
 //
-// A softmax with a fixed reference (kFixedMax: bf16, caps up to 50) takes exponents of 2 straight from dot products. Below
-// three eighths of the cap they are a polynomial of three odd powers: four FMA instructions, the softmax's addend
-// included. Beyond, they take an exponential and a reciprocal. The error is below 4.5e-6 of the score in the polynomial's
-// range and below 5e-7 of the cap beyond, less than 1e-4 of any score. Again the choice is made for each element, and
-// a tile without elements beyond the range gets the same bits from the polynomial alone. Backward in bf16 takes the same
-// exponents, and the derivative by a polynomial in the same square: five FMA instructions and one product for both.
+// A softmax with a fixed reference (kFixedMax: bf16, caps up to 50) takes exponents of 2 straight from dot products.
+// Below three eighths of the cap they are a polynomial of three odd powers: four FMA instructions, the softmax's addend
+// included. Beyond, they take an exponential and a reciprocal. The error is below 4.5e-6 of the score in the
+// polynomial's range and below 5e-7 of the cap beyond, less than 1e-4 of any score. Again the choice is made for each
+// element, and a tile without elements beyond the range gets the same bits from the polynomial alone. Backward in bf16
+// takes the same exponents, and the derivative by a polynomial in the same square: five FMA instructions and one
+// product for both.
 #pragma once
 
 #include "cap_polynomial.h"

@@ -230,8 +230,8 @@ struct CachedShiftSoftmax : Softmax<Real, kRowTiles> {
   }
 };
 
-// A Softmax of bounded scores. row_max is a constant for which no probability overflows or underflows, so nothing is ever
-// rescaled, and the exponentials of some scores overlap with the arithmetic of others.
+// A Softmax of bounded scores. row_max is a constant for which no probability overflows or underflows, so nothing is
+// ever rescaled, and the exponentials of some scores overlap with the arithmetic of others.
 template <class Real>
 struct FixedMaxSoftmax : Softmax<Real, 1> {
   using Base = Softmax<Real, 1>;
@@ -369,8 +369,8 @@ struct FinalizedRow {
   Real lse, o_scale;
 };
 // row_max and row_sum come from a Softmax after reduce_row_sum; scale converts scores to the units of the sink; keep is
-// 1 / (1 - dropout_p) if the call has dropout. A row without visible keys has an o_scale of 0 and, without a sink, an LSE
-// of -inf. RowTotal of kv/split_reduce.h computes the same in two steps.
+// 1 / (1 - dropout_p) if the call has dropout. A row without visible keys has an o_scale of 0 and, without a sink, an
+// LSE of -inf. RowTotal of kv/split_reduce.h computes the same in two steps.
 template <class Real>
 __device__ __forceinline__ FinalizedRow<Real> finalize_row(Real row_max, Real row_sum, Real scale, Real sink,
                                                            Real keep) {

@@ -16,8 +16,8 @@ struct LaneCoord {
   int row, column;
 };
 
-// Bias and mask tensor of two adjacent tiles of 8 columns, loaded element by element from global memory. `tile` is one of
-// the two, r one of the lane's two rows, e one of its two columns.
+// Bias and mask tensor of two adjacent tiles of 8 columns, loaded element by element from global memory. `tile` is one
+// of the two, r one of the lane's two rows, e one of its two columns.
 template <class Options>
 struct GlobalBiasMaskPair {
   using Real = typename Options::Real;
@@ -125,7 +125,8 @@ __device__ __forceinline__ void hide_by_limit(Accumulator<float> (&s)[1][kTiles]
   }
 }
 
-// Adds ALiBi and bias, and selects -inf for the pairs that the mask tensor or, with kApplyMask, lengths and window hide.
+// Adds ALiBi and bias, and selects -inf for the pairs that the mask tensor or, with kApplyMask, lengths and window
+// hide.
 template <bool kApplyMask, int kTileQ, class Options, class BiasMask, class Real, int kRowTiles, int kTiles>
 __device__ __forceinline__ void add_terms(Accumulator<Real> (&s)[kRowTiles][kTiles], const Options& options,
                                           const BiasMask& bias_mask, const PositionMask<kTileQ, kTiles * 8>& mask,
@@ -193,7 +194,8 @@ __device__ __forceinline__ void add_linear_penalties(Accumulator<float> (&s)[1][
 }
 
 // Applies the options and then the masks. Masks select, so a hidden score may hold any value. kApplyMask: lengths or
-// window may hide a pair of this tile. kTileQ: number of rows from q_first on. bias_mask: bias and mask tensor of the tile.
+// window may hide a pair of this tile. kTileQ: number of rows from q_first on. bias_mask: bias and mask tensor of the
+// tile.
 template <bool kApplyMask, int kTileQ, class Options, class BiasMask, class Real, int kRowTiles, int kTiles>
 __device__ __forceinline__ void modify_and_mask(Accumulator<Real> (&s)[kRowTiles][kTiles], const AttentionParams& a,
                                                 const Sequence& sequence, const Options& options,

@@ -1,5 +1,5 @@
-// Converts sums in the workspace to gradients: dq_accum to dQ, and the sums of key tiles that several tasks worked on to
-// dK and dV. Multiplies by the scale and writes the type and layout of the caller's tensor, with zeros beyond the
+// Converts sums in the workspace to gradients: dq_accum to dQ, and the sums of key tiles that several tasks worked on
+// to dK and dV. Multiplies by the scale and writes the type and layout of the caller's tensor, with zeros beyond the
 // lengths of padded tensors. A warp reads 512 contiguous bytes of accumulators; shared memory turns them into rows.
 #pragma once
 

@@ -1,6 +1,7 @@
-// Prologue kernel of backward. It fills the workspace: LSE and delta = dot(dO, O) - dLSE of every query, flags, zeros in
-// dq_accum and in the sums of dK and dV, and the list of packed key tiles. It reads O and dO once and is memory-bound.
-// Before a main kernel with a loader it leaves most heads to that kernel, where they cost less (sm90/backward/deferred_prepare.h).
+// Prologue kernel of backward. It fills the workspace: LSE and delta = dot(dO, O) - dLSE of every query, flags, zeros
+// in dq_accum and in the sums of dK and dV, and the list of packed key tiles. It reads O and dO once and is
+// memory-bound. Before a main kernel with a loader it leaves most heads to that kernel, where they cost less
+// (sm90/backward/deferred_prepare.h).
 #pragma once
 
 #include "attn/score.h"

@@ -38,8 +38,8 @@ struct MaskSpan {
                 (first_key < first_row + kMaskBlock - 1 + p.high && first_key + kMaskBlock > first_row + p.low);
   }
 
-  // One bit for each byte that is not 0, the first byte in the lowest bit. Dot products gather the high bits of eight bytes
-  // in bits 7 to 14.
+  // One bit for each byte that is not 0, the first byte in the lowest bit. Dot products gather the high bits of eight
+  // bytes in bits 7 to 14.
   __device__ __forceinline__ static unsigned bits_of(const uint4& bytes) {
     constexpr unsigned kFirstFour = 0x08040201u, kLastFour = 0x80402010u;
     const unsigned low = __dp4a(nonzero_bytes(bytes.y), kLastFour, __dp4a(nonzero_bytes(bytes.x), kFirstFour, 0u));

@@ -14,9 +14,9 @@ struct KeyMaskTile : MaskBits<kMaskBoxBytes> {
                                                key % kMaskBoxKeys / 8),
                  has_rows} {}
 
-  // Visible pairs of a lane whose rows are keys. A lane loads two queries for the 16 keys of its warp, one byte per half
-  // of the keys and query. Eight lanes have the same queries of each 8; a transposition among them gives every lane its
-  // own keys.
+  // Visible pairs of a lane whose rows are keys. A lane loads two queries for the 16 keys of its warp, one byte per
+  // half of the keys and query. Eight lanes have the same queries of each 8; a transposition among them gives every
+  // lane its own keys.
   __device__ __forceinline__ unsigned pairs_of_keys(int thread) const {
     const int lane = thread % 32, warp = thread / 32 % 4, key = lane / 4, query = 8 * key + lane % 4 * 2;
     const auto load = [&](int q) -> unsigned {

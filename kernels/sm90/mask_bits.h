@@ -20,7 +20,8 @@ struct MaskBits {
   }
 };
 
-// kWords words of a row in shared memory. kAligned: they start at a multiple of as many bytes if that is a power of two.
+// kWords words of a row in shared memory. kAligned: they start at a multiple of as many bytes if that is a power of
+// two.
 template <int kWords, bool kAligned>
 __device__ __forceinline__ void load_mask_words(unsigned address, unsigned* words) {
   const void* from = __cvta_shared_to_generic(address);

@@ -168,8 +168,8 @@ struct KeyTileLister {
     return {first, min(int64{first} + count, int64{s.len_q})};
   }
 
-  // The rows of a query tile: those of the regular tile with this number, or of one aligned to the mask. All lists of a CTA have
-  // the same batch entry.
+  // The rows of a query tile: those of the regular tile with this number, or of one aligned to the mask. All lists of a
+  // CTA have the same batch entry.
   __device__ __forceinline__ MaskListRows rows_of_tile(const Sequence& s, const MaskOfHead& mask, int tile) const {
     const int length = a.cu_q ? s.len_q : a.len_q;
     if (lists.aligned == 0) return MaskListRows::of(tile * C.warpgroups, tile * kTileQ < length ? C.warpgroups : 0);

@@ -45,8 +45,8 @@ __device__ __forceinline__ void zero_row(const RowsView& rows, int64 offset, int
     store_element<E>(rows.data, rows.element, offset + column, 0.0f);
 }
 
-// The factor that writes a row of zeros whatever the accumulator holds: 0, or -0 where 0 may be the scale of a gradient,
-// which does not hide a NaN. Such kernels are compiled with kScaleFirst.
+// The factor that writes a row of zeros whatever the accumulator holds: 0, or -0 where 0 may be the scale of a
+// gradient, which does not hide a NaN. Such kernels are compiled with kScaleFirst.
 template <int kOptions>
 struct GradientFactor {
   static constexpr bool kMayBeZero = (kOptions & kScaleFirst) != 0;

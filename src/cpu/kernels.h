@@ -53,8 +53,8 @@ struct DropoutDraw {
   DropoutRule rule;
 };
 
-// Rows of the caller's memory that will be read or written soon. A product fetches them into the second-level cache while
-// it computes.
+// Rows of the caller's memory that will be read or written soon. A product fetches them into the second-level cache
+// while it computes.
 struct RowsAhead {
   const std::byte* first;
   int64_t bytes, stride, count;  // of each row, between rows, in bytes
@@ -85,8 +85,8 @@ struct Kernels {
   // Whether prefetching rows gains anything; otherwise do not use it.
   bool fetches_ahead;
 
-  // Products need what begin_products sets up on the thread, and end_products gets what it returned; use ProductSession.
-  // Null if there is nothing to set up.
+  // Products need what begin_products sets up on the thread, and end_products gets what it returned; use
+  // ProductSession. Null if there is nothing to set up.
   uint32_t (*begin_products)();
   void (*end_products)(uint32_t before);
 
@@ -117,8 +117,8 @@ struct Kernels {
   // the old max is to be multiplied by shrink [lane]; returns whether any of these factors is not 1. scale > 0.
   bool (*softmax)(int64_t keys, T* s, T scale, T* m, T* l, T* shrink);
 
-  // softmax, drop (if keep is given) and to_right in one pass, which leaves s as it is and rescales o [dim][lane] if the
-  // max grew. Null if to_right is, or if several passes are as good.
+  // softmax, drop (if keep is given) and to_right in one pass, which leaves s as it is and rescales o [dim][lane] if
+  // the max grew. Null if to_right is, or if several passes are as good.
   void (*softmax_to_right)(int64_t keys, const T* s, T scale, const T* keep, T* m, T* l, T* o, int64_t dim, E* right,
                            const RoundedSums<T>& sums);
 

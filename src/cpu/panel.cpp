@@ -98,8 +98,8 @@ void Panel<T, E>::find_visible(const Problem& p, const Head& head, const PanelMa
   }
 }
 
-// Panels and tiles start at multiples of 16, so a group of eight dropout decisions never straddles two of them, and each
-// is drawn once.
+// Panels and tiles start at multiples of 16, so a group of eight dropout decisions never straddles two of them, and
+// each is drawn once.
 template <class T, class E>
 void Panel<T, E>::draw_dropout(const Problem& p, const Head& head) {
   const auto b = static_cast<uint32_t>(head.b), h = static_cast<uint32_t>(head.h);

@@ -52,7 +52,8 @@ struct BackwardOptions {
     if constexpr (!kHasSoftcap) return {x * p.scale_log2 + shift, 1};
     else return {x * p.factors.softcap_log2 + shift, 1 - x * x};
   }
-  // Replaces dot products by tanh. A warp whose arguments are all in the range of the polynomial skips the exponentials.
+  // Replaces dot products by tanh. A warp whose arguments are all in the range of the polynomial skips the
+  // exponentials.
   template <int kTiles>
   static __device__ __forceinline__ void apply_softcap(Accumulator<float> (&s)[kTiles], const AttentionParams& a) {
     if constexpr (kHasSoftcap) {

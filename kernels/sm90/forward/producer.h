@@ -59,8 +59,8 @@ struct KeyLoads {
     if constexpr (splits_keys(C)) policy = few_readers ? evict_first() : evict_normal();
   }
 
-  // Waits for the tile kInFlight before the next one. full: the barrier of a stage on which its consumers wait; before its
-  // first use a stage counts as full.
+  // Waits for the tile kInFlight before the next one. full: the barrier of a stage on which its consumers wait; before
+  // its first use a stage counts as full.
   template <class Full>
   __device__ __forceinline__ void wait(const Ring<C.stages>& next, Full&& full) const {
     if constexpr (kLimits) {

@@ -66,10 +66,9 @@ constexpr float kPower[] = {0x1.62e43p-1f,  0x1.ebfbdap-3f,  0x1.c6aed4p-5f,
                             0x1.3b2dbcp-7f, 0x1.5f456cp-10f, 0x1.41d334p-13f};
 
 // x = e^(scale x), accurate for products <= 0, the only ones that matter. Exactly 1 for 0, exactly 0 for -inf and below
-// the smallest normal number, NaN for NaN (which is why the last step multiplies: adding to the exponent would turn some
-// NaN into numbers). 2^y = 2^n 2^r with n = round(y) and r in [-1/2, 1/2]; the polynomial leaves
-// 1.6e-8. The stages run over several vectors at once, because a single chain of these
-// operations would stall the processor.
+// the smallest normal number, NaN for NaN (which is why the last step multiplies: adding to the exponent would turn
+// some NaN into numbers). 2^y = 2^n 2^r with n = round(y) and r in [-1/2, 1/2]; the polynomial leaves 1.6e-8. The
+// stages run over several vectors at once, because a single chain of these operations would stall the processor.
 #if defined(__AVX512F__)
 // The same in fused operations, which never compute y = x * to_base_2 itself. Which powers are 0 is therefore told by
 // x: those below `limit`, which is finite however small the scale is, so that -inf is always below it.

@@ -114,7 +114,8 @@ bool add_rows(const Source& rows, T scale, T* s, T* staging) {
   return scale_and_add(rows_at<V<T>::kLanes>(rows, 0, staging), rows.dim, scale, s);
 }
 
-// A word holds 32 keys of a lane. A selection moves bits and computes nothing, so that a NaN behind the mask stays there.
+// A word holds 32 keys of a lane. A selection moves bits and computes nothing, so that a NaN behind the mask stays
+// there.
 template <class T>
 void mask(int64_t keys, T* s, const uint32_t* words, int64_t first) {
   typedef typename Exponent<T>::Int Int;

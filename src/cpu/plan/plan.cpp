@@ -40,8 +40,8 @@ TileShape forward_tile(const Problem& p, int64_t lanes, int64_t step, int64_t la
   const auto tasks = [&](int64_t q, int64_t enough) {
     return (Checked(p.batch) * p.heads_q * ((p.len_q + q - 1) / q)).at_most(enough);
   };
-  // The time of a thread that gets the most tasks of equal size. Packing K and V takes as long as attending to them with
-  // kPacking queries.
+  // The time of a thread that gets the most tasks of equal size. Packing K and V takes as long as attending to them
+  // with kPacking queries.
   constexpr int64_t kPacking = 32;
   const auto time = [&](int64_t q) { return (tasks(q, 16 * threads) + threads - 1) / threads * (q + kPacking); };
   const bool lengths_differ = p.packed() || p.used_q || p.used_k || p.cache;

@@ -1,6 +1,6 @@
 // The decisions of the CPU backend for a problem: tile shape, tasks, workers. They depend only on the problem, the
-// execution and the tuned choices of this machine. The keys of a tile, which decide the order of sums, depend on neither
-// threads nor batch, so results do not either.
+// execution and the tuned choices of this machine. The keys of a tile, which decide the order of sums, depend on
+// neither threads nor batch, so results do not either.
 #pragma once
 
 #include <algorithm>
@@ -19,8 +19,8 @@ inline int64_t round_up(int64_t value, int64_t unit) { return (value + unit - 1)
 struct TileShape {
   int64_t q, k;
 };
-// largest_q: of the kernels, for heads of up to 128. choice: null, or the largest tile that a tuner found best, which is
-// used instead if it is legal.
+// largest_q: of the kernels, for heads of up to 128. choice: null, or the largest tile that a tuner found best, which
+// is used instead if it is legal.
 TileShape forward_tile(const Problem& problem, int64_t lanes, int64_t step, int64_t largest_q, int64_t threads,
                        const tuned::Choice* choice = nullptr);
 TileShape backward_tile(const Problem& problem, int64_t lanes, int64_t step, const tuned::Choice* choice = nullptr);

@@ -1,7 +1,8 @@
 // The portable backward kernels: mma.sync and cp.async, for every architecture from sm_80 on. A CTA keeps a tile of
 // keys, visits the queries that see them, and adds its part of dQ to sums in the workspace.
 //
-// Every config of the tables compiles without spills for every load it is listed for (tests/cuda/jit/cuda_kernels_test).
+// Every config of the tables compiles without spills for every load it is listed for
+// (tests/cuda/jit/cuda_kernels_test).
 #include <algorithm>
 #include <span>
 #include <utility>

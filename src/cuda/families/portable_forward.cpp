@@ -1,7 +1,7 @@
 // The portable forward kernel: mma.sync and cp.async, for every architecture from sm_80 on.
 //
-// Every config of the tables compiles without spills for every load it is listed for (tests/cuda/jit/cuda_kernels_test);
-// the order is that of the times on an H200 (docs/lab/portable.md).
+// Every config of the tables compiles without spills for every load it is listed for
+// (tests/cuda/jit/cuda_kernels_test); the order is that of the times on an H200 (docs/lab/portable.md).
 #include <span>
 
 #include "cuda/families/params_forward.h"

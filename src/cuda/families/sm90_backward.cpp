@@ -31,7 +31,8 @@ constexpr KernelType kDq{.name = "sm90_dq",
                          .bounds = "num_threads(C), 1",
                          .config_ints = kInts<Sm90DqConfig>,
                          .takes_tensor_maps = true};
-// Warps list the tiles that a mask tensor shows: the query tiles of each key tile, and the key tiles of each query tile.
+// Warps list the tiles that a mask tensor shows: the query tiles of each key tile, and the key tiles of each query
+// tile.
 constexpr KernelType kMaskLists{.name = "sm90_backward_mask_list",
                                 .header = "sm90/mask_list.h",
                                 .config = "Sm90BackwardConfig",
@@ -80,15 +81,15 @@ const char* why_not(const BackwardProblem& p) {
   return nullptr;
 }
 
-// Softcap alone takes exponents from dot products (BackwardOptions::kPolynomialSoftcap) if the coefficients fit into floats and the
-// error of exponents, 4.5e-6 of a score, stays at 1e-4.
+// Softcap alone takes exponents from dot products (BackwardOptions::kPolynomialSoftcap) if the coefficients fit into
+// floats and the error of exponents, 4.5e-6 of a score, stays at 1e-4.
 bool has_capped_dots(const BackwardProblem& p) {
   constexpr double kMaxCap = 60;
   return p.softcap <= kMaxCap && cap_polynomial(p.scale, p.softcap).limit > 0;
 }
 
-// A scale that is not positive is a factor of its own beside the other options, too. So is that of softcap alone in bf16
-// without a polynomial, since kernels of kSoftcap alone have no other way.
+// A scale that is not positive is a factor of its own beside the other options, too. So is that of softcap alone in
+// bf16 without a polynomial, since kernels of kSoftcap alone have no other way.
 int options_of(const BackwardProblem& p) {
   const int options = problem_options(p);
   const bool takes_tanh = p.dtype == DType::bf16 && options == kSoftcap && !has_capped_dots(p);
@@ -127,9 +128,9 @@ int64_t mean_keys(const BackwardProblem& p) {
              : std::min(causal, std::min(p.window_left, p.len_k) + std::min(p.window_right, p.len_k) + 1);
 }
 
-// Whether idle warps of the main kernel prepare heads: what kernels/sm90/backward/deferred_prepare.h reads, and calls whose tasks take long
-// enough for these warps to keep ahead. On an H200 calls with 1,024 keys for each query on average gain 2 to 4%; with 512,
-// all heads but the first prepared late, they lose 10%.
+// Whether idle warps of the main kernel prepare heads: what kernels/sm90/backward/deferred_prepare.h reads, and calls
+// whose tasks take long enough for these warps to keep ahead. On an H200 calls with 1,024 keys for each query on
+// average gain 2 to 4%; with 512, all heads but the first prepared late, they lose 10%.
 bool defers_prepare(const BackwardProblem& p, const Sm90BackwardConfig& c) {
   constexpr int64_t kEnoughKeys = 960;
   constexpr int64_t kFar = int64_t{1} << 22;  // rows of a tile are less than 2^31 bytes apart
@@ -186,8 +187,8 @@ Sm90DqConfig dq_config(Element element, int dim_qk, int dim_v, int options, cons
   return c;
 }
 
-// With 128 keys half as many rows of Q and dO are read per pair, but S, dP and sums of dS take 192 registers, which leaves
-// too few for further options.
+// With 128 keys half as many rows of Q and dO are read per pair, but S, dP and sums of dS take 192 registers, which
+// leaves too few for further options.
 Sm90DbiasConfig dbias_config(Element element, int dim_qk, int dim_v, int options, const Arch& arch) {
   const bool wide = std::max(dim_qk, dim_v) > 128;
   Sm90DbiasConfig c{element, dim_qk, dim_v, (options & ~kScaleFirst) == kBias && !wide ? 128 : 64, 4, options};

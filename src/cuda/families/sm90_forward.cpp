@@ -448,8 +448,8 @@ TensorMap packed_query_map(const ForwardProblem& p, int packed) {
   return tensor_map(q, {e.dim, e.heads, e.rows, e.batch}, packed, kPanelColumns, kWarpgroupRows / packed);
 }
 
-// Whether O can leave by TMA. Of a row that ends within a piece of 16 bytes TMA writes more than the row: an H200 wrote the
-// byte after 57 elements.
+// Whether O can leave by TMA. Of a row that ends within a piece of 16 bytes TMA writes more than the row: an H200 wrote
+// the byte after 57 elements.
 bool stores_by_tma(const ForwardProblem& p, const ConstRows& o) {
   return p.dim_v * static_cast<int64_t>(size_of(o.dtype)) % 16 == 0 && o.dtype == p.dtype &&
          has_tensor_map(o, output_extent(p));

@@ -1,6 +1,6 @@
-// Every config of the tables compiles without spills for all problems that it serves (tests/cuda/jit/cuda_kernels_test).
-// Configs without options were measured on an H200 (docs/lab/sm90_forward.md); cuflash tune measures them again. Sets
-// of options that it has measured come first, from sm90_measured_tables.h.
+// Every config of the tables compiles without spills for all problems that it serves
+// (tests/cuda/jit/cuda_kernels_test). Configs without options were measured on an H200 (docs/lab/sm90_forward.md);
+// cuflash tune measures them again. Sets of options that it has measured come first, from sm90_measured_tables.h.
 #include "cuda/families/sm90_forward_tiles.h"
 
 #include <algorithm>
@@ -124,9 +124,9 @@ ForwardTiles tiles_for(const ForwardProblem& p, const Sm90ForwardConfig& c, int 
   };
   const FirstMaxTiles* best = nullptr;
   double least = 0;
-  // Not with a fixed reference. With a mask tensor only if there are no other options. Not with ALiBi if a query sees later
-  // keys, which are visited first: rows then outgrow their first tile, and with 64 columns that costs more than larger key
-  // tiles save (0.70 instead of 0.75 of the plain kernel's speed).
+  // Not with a fixed reference. With a mask tensor only if there are no other options. Not with ALiBi if a query sees
+  // later keys, which are visited first: rows then outgrow their first tile, and with 64 columns that costs more than
+  // larger key tiles save (0.70 instead of 0.75 of the plain kernel's speed).
   const bool rises =
       c.options == kAlibi && p.window_right >= kUnbounded && std::max(c.dim_qk, c.dim_v) <= kPanelColumns;
   const bool keeps = needs_of(c) != fixed_max && !rises && (needs_of(c) != mask || c.options == kMaskTensor);

@@ -1,5 +1,5 @@
-// Tiles of the sm90 families that `cuflash tune` measured for head sizes and sets of options; those of all other calls come
-// from the tables of the families. tools/tile_tables.py writes them into sm90_measured_tables.h.
+// Tiles of the sm90 families that `cuflash tune` measured for head sizes and sets of options; those of all other calls
+// come from the tables of the families. tools/tile_tables.py writes them into sm90_measured_tables.h.
 #pragma once
 
 #include "config.h"

@@ -68,8 +68,8 @@ BackwardWorkspace workspace_of(const BackwardProblem& p, const BackwardConfig& c
 
 // CTAs that run at the same time read the same queries and add to the same dQ if they work on few heads; with more
 // heads the long tiles of a causal mask start earlier. As many heads as fit in a part of the L2 cache are a compromise.
-// In order, a CTA waits for the key tile before its own: processing all heads at once keeps the two far apart.
-// Parts of heads count as heads. Packed sequences in a list are one long head, whose first tiles are those of the longest
+// In order, a CTA waits for the key tile before its own: processing all heads at once keeps the two far apart. Parts of
+// heads count as heads. Packed sequences in a list are one long head, whose first tiles are those of the longest
 // sequence: for these, balance is worth more than the cache (16 heads instead of 1: 1.07 and 1.10 of the speed).
 int interleaved_heads(const BackwardProblem& p, const BackwardConfig& c, const Sums& sums) {
   constexpr int64_t kCacheBytes = 24 << 20, kMax = 1 << 20;
@@ -87,9 +87,9 @@ bool later_tasks_are_shorter(const BackwardProblem& p) {
 }
 
 // Where fewer queries see later keys, all other CTAs wait for the one that has the first keys of the last heads: enough
-// short tiles, and so enough heads, must follow it. The same holds for sequences of different lengths. A CTA that claims
-// its next tile when it begins one may hold two of the longest, so more tiles must follow. With still more, or lengths of
-// their own, that was slower (docs/lab/sm90_backward.md).
+// short tiles, and so enough heads, must follow it. The same holds for sequences of different lengths. A CTA that
+// claims its next tile when it begins one may hold two of the longest, so more tiles must follow. With still more, or
+// lengths of their own, that was slower (docs/lab/sm90_backward.md).
 int tail_heads(const BackwardProblem& p, const BackwardConfig& c, const Sums& sums, int together) {
   const bool listed = sums.lists_keys && p.packed(), dense = !p.packed() && !p.used_q && !p.used_k;
   const int64_t wanted = sums.lists_keys && dense ? 464 : 264;  // 3.5 or 2 per SM of the largest GPUs
@@ -110,8 +110,8 @@ int64_t prepared_heads(const BackwardProblem& p, const BackwardConfig& c, const 
   return std::min(heads, first * p.group());
 }
 
-// Simulated, two heads of 16,384 keys keep the multiprocessors busy for 0.95 of the time instead of 0.65. With more than
-// three and a half tasks for each, the order of tickets is as good.
+// Simulated, two heads of 16,384 keys keep the multiprocessors busy for 0.95 of the time instead of 0.65. With more
+// than three and a half tasks for each, the order of tickets is as good.
 bool pairs_tasks(const BackwardProblem& p, const BackwardConfig& c, const Sums& sums) {
   return sums.claims_ahead && !p.packed() && later_tasks_are_shorter(p) && sums.parts.count() == 1 &&
          key_tiles(p, c.tile_k).at_most(kFewTasks + 1) <= kFewTasks;

@@ -15,8 +15,8 @@ namespace cuflash::cuda {
 // Twice the size of an f32 dQ, or 16 MiB if that is more.
 double max_sum_bytes(const BackwardProblem& problem);
 
-// c: the portable view of the main kernel. sums_dq: it adds to dQ, too. reproducible: parts have sums of their own, which
-// are added up in order.
+// c: the portable view of the main kernel. sums_dq: it adds to dQ, too. reproducible: parts have sums of their own,
+// which are added up in order.
 KeyParts key_parts(const BackwardProblem& problem, const BackwardConfig& c, bool sums_dq, Reproducible reproducible);
 
 }  // namespace cuflash::cuda

@@ -80,9 +80,9 @@ struct KvPlan {
 // once; a plan does so only where they are, and where it is faster. ticket: the CTA that finishes last adds them up,
 // and no CTA waits for another.
 //
-// Which of the two is faster depends on the number of SMs. It is the one member of a config (KvConfig::l2_exchange) that
-// does, and selects between two variants of a kernel that are equal in everything else. A pack holds both variants of
-// every kernel that may exchange, so that it still serves every board of an architecture (typical.h).
+// Which of the two is faster depends on the number of SMs. It is the one member of a config (KvConfig::l2_exchange)
+// that does, and selects between two variants of a kernel that are equal in everything else. A pack holds both variants
+// of every kernel that may exchange, so that it still serves every board of an architecture (typical.h).
 enum class SplitReduction { exchange, ticket };
 
 // Parts of the workspace of forward, as offsets in bytes after the tile counters. Empty if keys are not split, tiles
