@@ -46,7 +46,7 @@ void load_row(const void* data, DType type, int64_t begin, int64_t count, Comput
 static float round_to_odd(double value) {
   const uint64_t double_bits = std::bit_cast<uint64_t>(value), exponent = double_bits >> 52 & 0x7ff;
   if (exponent > 1023 - 127 &&
-      exponent < 1023 + 128) {  // of normal floats: the first bits, and whether any other is set
+      exponent < 1023 + 128) {  // normal floats: keep the first bits, and whether any other is set
     const uint32_t sign = static_cast<uint32_t>(double_bits >> 32) & 0x80000000u;
     const uint32_t first = static_cast<uint32_t>((double_bits & ~0ull >> 1) >> 29) - ((1023u - 127u) << 23);
     return std::bit_cast<float>(sign | first | static_cast<uint32_t>((double_bits & 0x1fffffffu) != 0));

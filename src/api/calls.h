@@ -82,7 +82,7 @@ cuflash_status query_size(const cuflash_attention* attention, const Tensors* ten
                       });
 }
 
-// For explain, a missing device is part of the answer, not an error.
+// Locates the tensors for explain, where a missing device is part of the answer and not an error.
 template <class Tensors>
 std::string explain_even_without_device(const cuflash_attention& what, const Tensors& where, const Execution& how) {
   Snapshot copies;

@@ -45,7 +45,7 @@ std::string problem_line(const P& p) {
   return join("problem    ", pass_of(p), " ", to_string(p), "\n");
 }
 
-// Kernels that the processor has but the system does not allow.
+// The line of explain about kernels that the processor supports but the system does not allow.
 std::string refused_kernels(const Problem& p) {
   const std::string refusal = p.dtype == DType::bf16 ? cpu::refusal_of_bf16_kernels() : "";
   if (refusal.empty()) return "";

@@ -26,12 +26,12 @@ std::string explain(const ForwardProblem& problem, const Execution& execution);
 std::string explain(const BackwardProblem& problem, const Execution& execution);
 std::string explain(const CacheProblem& problem, const Execution& execution);
 
-// On any CUDA device of an architecture; needs no GPU.
+// Explains the problem for any CUDA device of an architecture; needs no GPU.
 std::string explain(const ForwardProblem& problem, const Execution& execution, const cuda::Arch& arch);
 std::string explain(const BackwardProblem& problem, const Execution& execution, const cuda::Arch& arch);
 std::string explain(const CacheProblem& problem, const Execution& execution, const cuda::Arch& arch);
 
-// The problem, and why no device can compute it.
+// Explains the problem, and why no device can compute it.
 std::string explain_none(const ForwardProblem& problem, const char* why);
 std::string explain_none(const BackwardProblem& problem, const char* why);
 std::string explain_none(const CacheProblem& problem, const char* why);

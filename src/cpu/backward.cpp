@@ -62,7 +62,7 @@ class Backward {
   }
 
  private:
-  // The number of ranges into which the keys of a sequence are cut, each with a dQ buffer of its own: enough to fill a
+  // The number of ranges into which the keys of a sequence are cut, each with a separate dQ buffer: enough to fill a
   // machine if there are tiles for it, and more if each range stays long enough to justify the memory. It depends only
   // on the sequence, so no result depends on the number of threads or on the rest of the batch.
   int64_t ranges_of(int64_t len_k) const {
@@ -93,7 +93,7 @@ class Backward {
     return BackwardScratch<T, E>(arena, p_, kernels_, shape_, dbias_rows_);
   }
 
-  // delta = dot(dO, O) - dLSE. A task takes many panels, because a short pass is not worth waking a worker.
+  // Computes delta = dot(dO, O) - dLSE. A task takes many panels, because a short pass is not worth waking a worker.
   void delta_pass(const TileIndex& panels) {
     constexpr int64_t kPanels = 32;
     run_tasks(e_, workers_, (panels_ + kPanels - 1) / kPanels, [&](int64_t worker, int64_t task) {
@@ -110,7 +110,7 @@ class Backward {
       static_cast<T*>(delta_.data)[delta_.at(b, h, row)] = row_delta(p_, kernels_, b, h, row, staging);
   }
 
-  // dK and dV of the keys, summed over the query heads that share them, and dQ or the share of each range.
+  // Computes dK and dV of the keys, summed over the query heads that share them, and dQ or the share of each range.
   void key_pass(const TileIndex& panels, TileCounter& counter) {
     run_tasks(e_, workers_, key_tasks(), [&](int64_t worker, int64_t task) {
       BackwardScratch<T, E> w = scratch(worker);
@@ -142,7 +142,7 @@ class Backward {
     return {tiles * range / ranges * shape_.k, std::min(tiles * (range + 1) / ranges * shape_.k, written)};
   }
 
-  // The same sums in the same order as with one task per range.
+  // Computes all ranges in one task: the same sums in the same order as with one task per range.
   void all_ranges(const TileIndex& panels, int64_t b, int64_t hk, int64_t worker, BackwardScratch<T, E>& w,
                   TileCounter& counter) {
     const int64_t size = p_.group() * head_panels_ * dq_size_;
@@ -164,7 +164,7 @@ class Backward {
       });
   }
 
-  // dq and stride: as in one_range.
+  // dq and stride: see one_range.
   void key_tile(int64_t b, int64_t hk, Range rows, T* dq, int64_t stride, BackwardScratch<T, E>& w,
                 TileCounter& counter) {
     const auto for_heads = [&](auto body) {
@@ -247,7 +247,7 @@ class Backward {
   int64_t bias_key_tiles() const { return (p_.bias_len_k + shape_.k - 1) / shape_.k; }
   Checked bias_tiles() const { return Checked(p_.bias_batch) * p_.bias_heads * bias_query_tiles() * bias_key_tiles(); }
 
-  // If bias is not broadcast, its gradient is dS, which the pass over the keys writes.
+  // Whether the gradient of the bias is dS, which the pass over the keys writes: if the bias is not broadcast.
   bool bias_is_dscores() const {
     return p_.dbias && !p_.packed() && p_.softcap == 0 && p_.bias_batch == p_.batch && p_.bias_heads == p_.heads_q &&
            p_.bias_len_q == p_.len_q;
@@ -276,15 +276,15 @@ class Backward {
       kernels_.store(p_.dbias.data, p_.dbias.dtype, p_.dbias.at(head.b, head.h, i) + keys.begin, keys.size(), w.dbias);
   }
 
-  // If heads or batch entries share a bias, a task can go over all of them with the same keys and add their dS as it
-  // goes: a strip of the gradient, all queries by a tile of keys. That saves a pass that would recompute dS, but leaves
-  // few tasks. The sums are the same, in the same order, so the number of threads may decide.
+  // Whether key tasks sum dBias. If heads or batch entries share a bias, a task can visit all of them with the same
+  // keys and add their dS: a strip of the gradient, all queries by a tile of keys. That saves a pass that would
+  // recompute dS, but leaves few tasks. The sums are the same, in the same order, so the number of threads may decide.
   bool can_sum_dbias() const {
     return p_.dbias && !bias_is_dscores() && !p_.packed() && p_.softcap == 0 && p_.bias_len_q == p_.len_q &&
            p_.bias_len_k == p_.len_k && (p_.dq || p_.dk || p_.dv);
   }
   int64_t end_of_batch(int64_t bias_b) const { return p_.bias_batch == 1 ? p_.batch : bias_b + 1; }
-  int64_t strips() const { return p_.bias_heads == 1 ? 1 : p_.group(); }  // of a task
+  int64_t strips() const { return p_.bias_heads == 1 ? 1 : p_.group(); }  // strips of a task
   int64_t strip_heads() const { return p_.bias_heads == 1 ? 1 : p_.heads_k; }
   int64_t strip_tasks() const { return p_.bias_batch * strip_heads() * ranges_; }
   T* strip_of(const Head& head, BackwardScratch<T, E>& w) const {
@@ -292,7 +292,7 @@ class Backward {
     return w.dbias + n * round_up(p_.len_q, kernels_.lanes) * shape_.k;
   }
 
-  // As key_pass, and dBias.
+  // Computes what key_pass does, and dBias.
   void strip_pass(const TileIndex& panels, TileCounter& counter) {
     run_tasks(e_, workers_, strip_tasks(), [&](int64_t worker, int64_t task) {
       BackwardScratch<T, E> w = scratch(worker);
@@ -324,7 +324,8 @@ class Backward {
     kernels_.add(w.panel.keys.size(), w.dp, strip_of(head, w) + first);
   }
 
-  // Lanes beyond the last query are rows of the bias for longer sequences, and NaN if a key holds one.
+  // Clears lanes beyond the last query, which are rows of the bias for longer sequences, and are NaN if a key holds
+  // one.
   void clear_lanes_beyond(int64_t queries, BackwardScratch<T, E>& w) const {
     for (int64_t k = 0; queries < kernels_.lanes && k < w.panel.keys.size(); ++k)
       std::fill_n(w.dp + k * kernels_.lanes + queries, kernels_.lanes - queries, T{0});
@@ -337,7 +338,7 @@ class Backward {
     });
   }
 
-  // dBias of one tile of the bias: dS summed over the batch entries, heads and queries that share it.
+  // Computes dBias of one tile of the bias: dS summed over the batch entries, heads and queries that share it.
   void bias_pass(TileCounter& counter) {
     run_tasks(e_, workers_, bias_tiles_, [&](int64_t worker, int64_t task) {
       BackwardScratch<T, E> w = scratch(worker);
@@ -391,7 +392,7 @@ class Backward {
     });
   }
 
-  // dSink_h = -sum over rows of exp(sink_h - LSE) delta.
+  // Computes dSink_h = -sum over rows of exp(sink_h - LSE) delta.
   void sink_pass() {
     run_tasks(e_, workers_, p_.heads_q, [&](int64_t, int64_t h) {
       const double sink = load_element(p_.sink.data, p_.sink.dtype, p_.sink.at(0, h));
@@ -427,7 +428,7 @@ class Backward {
   const Execution& e_;
   const Kernels<T, E>& kernels_;
   TileShape shape_;
-  int64_t ranges_;            // of the longest sequence
+  int64_t ranges_;            // ranges of the longest sequence
   bool whole_heads_ = false;  // a task takes all ranges of its heads, because there are enough tasks
   bool sums_dbias_ = false;   // strip_pass instead of key_pass and bias_pass
   bool read_ahead_;

@@ -8,13 +8,13 @@ namespace cuflash::cpu {
 // Where the gradient of the scores is taken: at the input of the softmax (the gradient of the bias), or at the dot
 // product q * k, before softcap.
 enum class GradientAt { softmax_input, dot_product };
-// Operands of all products, or only of those that give S and dP.
+// Which operands to load: those of all products, or only of the products that give S and dP.
 enum class Loads { all, for_scores };
 
 template <class T, class E>
 struct BackwardScratch {
   Panel<T, E> panel;
-  TileMask mask;  // of the query tile and the key tile
+  TileMask mask;  // mask of the query tile and the key tile
   TileShape shape;
   int64_t key_rows;       // shape.k rounded up to whole left panels
   int64_t dim_qk, dim_v;  // rounded up to whole steps
@@ -32,9 +32,9 @@ struct BackwardScratch {
   E *p_left, *ds_left;  // drop(P) and dS of a query tile, as left operands summed over queries
   T *dk, *dv;           // [dim / lanes][key][lane]: accumulators of a key tile, dK before the scale
   T* ones;              // [lane]
-  T* dbias;             // of a tile of the bias: [query or 1][key], or sums as [panel][key][lane]
+  T* dbias;             // gradient of a tile of the bias: [query or 1][key], or sums as [panel][key][lane]
 
-  // dbias_rows: queries of sums in dbias, if it is wanted.
+  // dbias_rows: number of queries whose sums dbias holds, if dBias is wanted.
   BackwardScratch(Arena& arena, const BackwardProblem& p, const Kernels<T, E>& kernels, TileShape shape,
                   int64_t dbias_rows);
 

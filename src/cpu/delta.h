@@ -8,7 +8,7 @@
 
 namespace cuflash::cpu {
 
-// In double, because dP - delta cancels. Eight accumulators break the dependency chain.
+// The dot product in double, because dP - delta cancels. Eight accumulators break the dependency chain.
 template <class T>
 double dot(const T* a, const T* b, int64_t count) {
   double sums[8] = {};

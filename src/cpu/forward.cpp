@@ -27,13 +27,13 @@ struct ForwardScratch {
   int64_t o_rows;  // dim_v, plus two for RoundedSums if weights are rounded
   E* k;            // left operand, by dim
   RowOperand<E> v;
-  E* q;                           // right operand, by dim: [panel][dim_qk][lane]
-  T* o;                           // [panel][o_rows][lane]: accumulator, not yet divided by l
-  T* m;                           // [panel][lane]: running max of s
-  T* l;                           // [panel][lane]: running sum of exp(scale (s - m))
-  bool read_ahead;                // memory that is needed soon is worth fetching
-  bool* fresh;                    // [panel]: has met no key yet; o, except its last two rows, is not initialised
-  T *factor, *lse;                // [lane]: of finished rows
+  E* q;             // right operand, by dim: [panel][dim_qk][lane]
+  T* o;             // [panel][o_rows][lane]: accumulator, not yet divided by l
+  T* m;             // [panel][lane]: running max of s
+  T* l;             // [panel][lane]: running sum of exp(scale (s - m))
+  bool read_ahead;  // memory that is needed soon is worth fetching
+  bool* fresh;      // [panel]: no key has been processed yet; o, except its last two rows, is not initialised
+  T *factor, *lse;  // [lane]: values of finished rows
   std::byte* gathered = nullptr;  // [key][dim]: a tile of K or V, gathered from pages
 
   ForwardScratch(Arena& arena, const Problem& p, const Kernels<T, E>& kernels, TileShape shape)
@@ -146,7 +146,7 @@ T sink_of(const ForwardProblem& p, const Head& head) {
   return static_cast<T>(p.sink ? load_element(p.sink.data, p.sink.dtype, p.sink.at(0, head.h)) : -INFINITY);
 }
 
-// Writes O and LSE of a panel that has met all its keys.
+// Writes O and LSE of a panel after all of its keys have been processed.
 template <class T, class E>
 void finish_panel(const ForwardProblem& p, const Head& head, Range tile, Range queries, T sink,
                   ForwardScratch<T, E>& w) {
@@ -174,7 +174,7 @@ struct QueryTile {
   Range queries;
 };
 
-// next: what the worker will probably compute next, or null.
+// next: the tile that the worker will probably compute next, or null.
 template <class T, class E>
 void attend(const ForwardProblem& p, const QueryTile& tile, const QueryTile* next, int64_t tile_k,
             ForwardScratch<T, E>& w, TileCounter& counter) {
@@ -209,7 +209,7 @@ void attend(const ForwardProblem& p, const QueryTile& tile, const QueryTile* nex
       const TileKind kind = tile_kind(p, head.seq, queries, keys, mask);
       if (kind != TileKind::skipped) {
         counter.visit(kind);
-        // Reading the rows of O first is what writing them would wait for.
+        // Fetches the rows of O, because writing them would first wait for reading them.
         const Source results{p.o.data,       p.o.dtype,      p.o.at(head.b, head.h, head.seq.q_begin + queries.begin),
                              p.o.row_stride, queries.size(), p.dim_v};
         const Ahead share = ahead.share((queries.begin - rows.begin) / kernels.lanes,

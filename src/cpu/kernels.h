@@ -36,14 +36,14 @@ enum class Side { left, right };
 struct Source {
   const void* data;
   DType dtype;
-  int64_t offset, row_stride;  // of the first element, in elements
+  int64_t offset, row_stride;  // offset of the first element; both in elements
   int64_t count, dim;
 };
 
 struct Destination {
   void* data;
   DType dtype;
-  int64_t offset, row_stride;  // of the first element, in elements
+  int64_t offset, row_stride;  // offset of the first element; both in elements
 };
 
 // The random numbers for the dropout of a panel (philox.h): the key of the head, and the counter of the group of its
@@ -57,14 +57,14 @@ struct DropoutDraw {
 // while it computes.
 struct RowsAhead {
   const std::byte* first;
-  int64_t bytes, stride, count;  // of each row, between rows, in bytes
+  int64_t bytes, stride, count;  // bytes of a row, bytes between rows, number of rows
 };
 struct Ahead {
   static constexpr int kMax = 6;
   static constexpr int64_t kLine = 64;  // bytes
   RowsAhead rows[kMax] = {};
   int count = 0;
-  int64_t lines = 0;  // of all rows
+  int64_t lines = 0;  // cache lines of all rows
 };
 
 // Sums of the weights of each lane before and after rounding; [lane] each.
@@ -75,14 +75,14 @@ struct RoundedSums {
 
 template <class T, class E = T>
 struct Kernels {
-  int64_t rows;   // of a left panel
-  int64_t lanes;  // of a right panel
-  int64_t step;   // of depth; 1 if T is E
+  int64_t rows;   // rows of a left panel
+  int64_t lanes;  // lanes of a right panel
+  int64_t step;   // granularity of depth; 1 if T is E
 
   // The largest query tile of the forward pass, for heads of up to 128: what the second-level cache holds.
   int64_t tile_q;
 
-  // Whether prefetching rows gains anything; otherwise do not use it.
+  // Whether prefetching rows gains anything. If not, callers do not prefetch.
   bool fetches_ahead;
 
   // Products need what begin_products sets up on the thread, and end_products gets what it returned; use
@@ -122,7 +122,7 @@ struct Kernels {
   void (*softmax_to_right)(int64_t keys, const T* s, T scale, const T* keep, T* m, T* l, T* o, int64_t dim, E* right,
                            const RoundedSums<T>& sums);
 
-  // From scores, dP, and lse and delta of each row: s becomes drop(P), dp becomes dS (times cap_slope, if given).
+  // Computes drop(P) in s and dS in dp (times cap_slope, if given) from scores, dP, and lse and delta of each row.
   // some_hidden: some scores may be -inf. scale > 0.
   void (*differentiate)(int64_t keys, bool some_hidden, T* s, T scale, T* dp, const T* lse, const T* delta,
                         const T* keep, const T* cap_slope);
@@ -130,7 +130,7 @@ struct Kernels {
   // rows [lane][dim] = panel [dim][lane] times factor [lane], for at least the first `count` lanes.
   void (*unpack)(int64_t dim, int64_t count, const T* panel, const T* factor, T* rows);
 
-  // The same for exactly `count` rows, into the caller's memory. staging must hold `lanes` rows.
+  // unpack for exactly `count` rows, into the caller's memory. staging must hold `lanes` rows.
   void (*unpack_rows)(int64_t dim, int64_t count, const T* panel, const T* factor, const Destination& to, T* staging);
 
   // Sets s to -inf outside [begin, end) of each lane.

@@ -110,7 +110,7 @@ void Panel<T, E>::draw_dropout(const Problem& p, const Head& head) {
   kernels.draw_dropout(keys.size(), draw, static_cast<T>(1 / (1 - p.dropout.p)), keep);
 }
 
-// weight_of(key, query): for rows that are not in the panels.
+// weight_of(key, query) returns the weights of rows that are not in the panels.
 template <class T, class E>
 template <class Weight>
 void Panel<T, E>::add_operand(const E* weights, const RowOperand<E>& x, T* c, Into into, const T* factor,
@@ -136,7 +136,7 @@ void Panel<T, E>::add_weighted(const T* w, const RowOperand<E>& x, T* c, Into in
   else kernels.to_right(keys.size(), w, right, sums), add_operand(right, x, c, into, factor, weight);
 }
 
-// What the kernels compute, to a few bits, and 0 where they have 0.
+// Computes a weight as the kernels do, up to a few bits, and 0 where they have 0.
 template <class T, class E>
 T Panel<T, E>::weight_of(T score, T top) const {
   const T power = scale * (top == -std::numeric_limits<T>::infinity() ? score : score - top);

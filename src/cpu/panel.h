@@ -59,7 +59,7 @@ struct Visibility {
   const uint32_t* mask = nullptr;  // PanelMask::words
   int64_t first_key = 0, lanes = 0;
   bool complete = false;    // every query sees every key
-  bool bias_hides = false;  // a bias of -inf leaves some pair no weight
+  bool bias_hides = false;  // a bias of -inf hides some pair
 
   bool sees(int64_t q, int64_t k) const { return k >= begin[q] && k < end[q] && (!mask || shows(q, first_key + k)); }
 
@@ -74,7 +74,7 @@ struct Panel {
   T scale = 1;             // factor still to be applied to s
   T* cap_slope = nullptr;  // [key][lane], d softcap(s) / ds; null if not needed
   T* keep = nullptr;       // [key][lane], 0 or 1 / (1 - p); null without dropout
-  T* staging = nullptr;    // for rows being converted
+  T* staging = nullptr;    // holds rows that are being converted
   Visibility visible;
 
   // The current panel: its queries, the keys of the tile that at least one of them may see, and the offset of those
@@ -88,7 +88,7 @@ struct Panel {
   int64_t key_unit() const { return std::lcm(16, std::lcm(kernels.rows, kernels.step)); }
 
   // Computes s such that scale * s are the scores of the queries against the keys of the tile, which is packed in
-  // k_left. mask: of these queries in the tile.
+  // k_left. mask: visible pairs of these queries in the tile.
   void compute_scores(const Problem& p, const Head& head, Range queries, Range tile, const PanelMask& mask,
                       const E* q_right, const E* k_left, Ahead ahead = {});
 
@@ -103,7 +103,7 @@ struct Panel {
   E* right = nullptr;   // weights as a right operand, if they need conversion
   T* shrink = nullptr;  // [lane]
 
-  // c is multiplied by `factor` [lane] before, if given. sums: as in Kernels::to_right.
+  // First multiplies c by `factor` [lane], if given. sums: see Kernels::to_right.
   void add_weighted(const T* w, const RowOperand<E>& x, T* c, Into into, const T* factor, const RoundedSums<T>* sums);
   template <class Weight>
   void add_operand(const E* weights, const RowOperand<E>& x, T* c, Into into, const T* factor, Weight weight_of);

@@ -33,13 +33,13 @@ inline bool fits_second_level_cache(const Problem& p) {
 // Rows that all panels of a tile fetch together.
 class ReadAhead {
  public:
-  // wanted: otherwise, nothing is ever fetched.
+  // wanted: whether to fetch at all.
   ReadAhead(const Problem& p, bool wanted) : p_(p), wanted_(wanted) {}
 
   void add(const Source& rows) {
     if (wanted_ && count_ < Ahead::kMax) rows_[count_++] = rows;
   }
-  // Not from the pages of a cache, which are gathered row by row.
+  // Adds the rows of K and V of these keys, unless they are in the pages of a cache, which are gathered row by row.
   void add_keys(const Head& head, Range keys) {
     if (p_.cache.page_size) return;
     const auto add_rows = [&](const ConstRows& from, int64_t dim) {
@@ -51,12 +51,12 @@ class ReadAhead {
   }
   void add_queries(const Head& head, Range queries) {
     Source rows = source_of(p_.q, head.b, head.h, head.seq.q_begin, queries, p_.dim_qk);
-    constexpr int64_t kMaxBytes = 256 * 1024;  // more would push out of the cache what is still in use
+    constexpr int64_t kMaxBytes = 256 * 1024;  // more would evict data that is still in use
     rows.count = std::min(rows.count, kMaxBytes / std::max<int64_t>(1, rows.dim * size_of(rows.dtype)));
     add(rows);
   }
 
-  // What panel `n` of `panels` fetches: its share, and all of `own`, which only this panel needs.
+  // The rows that panel `n` of `panels` fetches: its share, and all of `own`, which only this panel needs.
   Ahead share(int64_t n, int64_t panels, const Source& own = {}) const {
     Ahead ahead;
     for (int i = 0; i < count_; ++i)

@@ -48,7 +48,7 @@ static void apply_bias(const Problem& p, const ScoreRow& row, T* s, T* staging) 
   for (int64_t k = 0; k < row.keys.size(); ++k) s[k] += staging[k];
 }
 
-// Selects instead of adding -inf, so that a NaN of a hidden key is discarded.
+// Hides keys by a select instead of adding -inf, so that a NaN of a hidden key is discarded.
 template <class T>
 static void hide(const Problem& p, const ScoreRow& row, T* s) {
   constexpr T kHidden = -std::numeric_limits<T>::infinity();

@@ -13,7 +13,7 @@ namespace cuflash::cpu {
 struct ScoreRow {
   const Head& head;
   int64_t query;
-  Range keys;     // of the block
+  Range keys;     // keys of the block
   Range visible;  // the part of keys that the query sees
 };
 ScoreRow score_row(const Problem& p, const Head& head, int64_t query, Range keys);

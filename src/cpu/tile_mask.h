@@ -8,11 +8,12 @@
 
 namespace cuflash::cpu {
 
-// The pairs of a panel.
+// The visible pairs of a panel.
 struct PanelMask {
   MaskVisibility visibility = MaskVisibility::all;
-  Range keys{0, kUnbounded};  // from the first to the last visible one, from the start of the tile
-  // [key / 32][lane], from the start of the tile: bit key % 32 is whether the lane sees the key. Null where all do.
+  Range keys{0, kUnbounded};  // from the first to the last visible key, counted from the start of the tile
+  // [key / 32][lane], from the start of the tile: bit key % 32 is whether the lane sees the key. Null if all lanes see
+  // all keys.
   const uint32_t* words = nullptr;
 };
 
@@ -22,7 +23,7 @@ class TileMask {
   TileMask(Arena& arena, const Problem& problem, int64_t lanes, TileShape shape);
 
   // Reads the mask of a tile of head (b, h), whose queries and keys start at multiples of 16. A tile that ends before
-  // the tensor is judged as a whole: the mask beyond the length of a sequence is part of its visibility.
+  // the tensor does is classified as a whole: the mask beyond the length of a sequence counts, too.
   void load(const Problem& problem, int64_t b, int64_t h, Range queries, Range keys);
 
   bool any() const { return any_; }
@@ -34,11 +35,11 @@ class TileMask {
   void classify(const Range& queries, int64_t keys, const uint32_t* words, PanelMask& panel) const;
 
   bool given_, any_ = true;
-  int64_t lanes_, tile_k_, words_ = 0;  // words_: of a row of the tile
+  int64_t lanes_, tile_k_, words_ = 0;  // words_: words of a row of the tile
   PanelMask whole_;
   PanelMask* panels_ = nullptr;
   uint32_t* bits_ = nullptr;  // [panel][word][lane]
-  uint32_t* row_ = nullptr;   // [word]: of one query
+  uint32_t* row_ = nullptr;   // [word]: mask of one query
 };
 
 }  // namespace cuflash::cpu

@@ -20,7 +20,7 @@ inline bool multiplies_bf16(const BackwardProblem& p) {
   return p.dtype == DType::bf16 && p.dout.dtype == DType::bf16 && has_bf16_kernels();
 }
 
-// For explain.
+// The name of the types, for explain.
 template <class P>
 const char* arithmetic_of(const P& p) {
   switch (p.dtype) {

@@ -37,7 +37,7 @@ void enqueue(const Problem& p, const Execution& e, const Plan& plan, const Devic
   if (summary_bytes != 0) {
     Problem summarized = p;
     summarized.summary = mask_summary_at(mask_shape_of(p), part(all_bytes - summary_bytes));
-    // Statistics judge a tile by its mask and by positions separately.
+    // Statistics classify a tile by its mask and by positions separately.
     summarize(guard, p.mask, mask_shape_of(p), summarized.summary, e.stream,
               counts.data() ? NeededKeys{} : needed_keys(p));
     plan.family->params(summarized, plan, {state.num_sms, scratch, counts.data()}, params);
@@ -54,7 +54,7 @@ void enqueue_behind_counters(const Problem& p, const Execution& e, const Plan& p
   enqueue(p, e, plan, state, counters + plan.workspace.size, counters);
 }
 
-// Forward needs a workspace only to be faster, apart from masks and statistics; without a large enough one it uses
+// Apart from masks and statistics, forward only uses a workspace to be faster. Without a large enough one it uses
 // another plan.
 bool has_room(const Execution& e, size_t bytes) {
   return e.workspace ? e.workspace_size >= bytes : e.allocate || e.workspace_from_pool;

@@ -33,7 +33,7 @@ std::string config_lines(const Problem& p, const Plan& plan, const Arch& arch) {
   return text + plan.family->describe(plan);
 }
 
-// The summary that the call makes of a mask tensor.
+// Describes the summary that the call makes of a mask tensor.
 template <class Problem, class Plan>
 std::string mask_lines(const Problem& p, const Plan& plan, const Arch& arch) {
   const size_t bytes = own_summary_bytes(p, plan);
@@ -42,7 +42,7 @@ std::string mask_lines(const Problem& p, const Plan& plan, const Arch& arch) {
               launch_lines(plan_mask_summary(p.mask, mask_shape_of(p), arch)));
 }
 
-// A plan is made for a device, or for an architecture, for which nothing was measured.
+// The target of a plan: a device, or an architecture without tuned choices.
 struct ExplainTarget {
   const Arch& arch;
   int num_sms;
@@ -74,7 +74,7 @@ std::string plan_lines(const CacheProblem& p, const Execution& e, const ExplainT
               launch_lines(plan.launch), "workspace  ", TileCounts::bytes(e) + plan.workspace.size, " bytes");
 }
 
-// That no kernel computes a problem is an answer, too.
+// If no kernel computes the problem, explain says so instead of throwing.
 template <class P>
 std::string explain_backend(const P& p, const Execution& e, const ExplainTarget& at, const std::string& where) {
   try {

@@ -8,12 +8,12 @@
 
 namespace cuflash::cuda {
 
-// On the device that holds the tensors.
+// Explains the plan for the device that holds the tensors.
 std::string explain(const ForwardProblem& problem, const Execution& execution);
 std::string explain(const BackwardProblem& problem, const Execution& execution);
 std::string explain(const CacheProblem& problem, const Execution& execution);
 
-// On any device of an architecture; needs no GPU.
+// Explains the plan for any device of an architecture; needs no GPU.
 std::string explain(const ForwardProblem& problem, const Execution& execution, const Arch& arch);
 std::string explain(const BackwardProblem& problem, const Execution& execution, const Arch& arch);
 std::string explain(const CacheProblem& problem, const Execution& execution, const Arch& arch);

@@ -1,4 +1,4 @@
-// The plan of a problem on a device, with what was measured there.
+// The plan of a problem on a device, with the choices that were measured there.
 #pragma once
 
 #include "cuda/driver/device.h"
@@ -12,7 +12,7 @@ inline ForwardPlan plan_of(const ForwardProblem& p, const DeviceState& device, b
                       {device.num_sms, has_workspace, reduction});
 }
 inline BackwardPlan plan_of(const BackwardProblem& p, const DeviceState& device, Reproducible reproducible) {
-  // Summing in order takes another kernel than the one that was tuned.
+  // Summing in order takes a different kernel from the one that was tuned.
   const tuned::Choice* choice =
       reproducible == Reproducible::yes ? nullptr : choice_for(*device.tuned, tuned::Direction::backward, p);
   return plan_backward(p, device.arch, reproducible, kernel_preference(), choice);

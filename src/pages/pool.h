@@ -64,7 +64,7 @@ class Pool {
   void check_free_pages() const;
 
   const int64_t page_size_;
-  const int64_t max_pages_;  // of one sequence
+  const int64_t max_pages_;  // pages of one sequence
   SharedPages pages_;
   std::vector<Row> rows_;
   std::vector<int32_t> free_rows_;    // a stack that never grows beyond its first capacity

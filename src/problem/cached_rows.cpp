@@ -26,7 +26,7 @@ void require_lengths(const CacheProblem& p, int64_t b) {
            ", the sequence's length in seqlens");
 }
 
-// If sequences append, no two may use the same entry.
+// Requires valid entries. If sequences append, no two may use the same entry.
 void require_entries(const CacheProblem& p) {
   if (!p.cache.entry) {
     if (p.cache.entries < p.batch)

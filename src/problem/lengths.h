@@ -25,9 +25,9 @@ const int32_t* describe_used(const Argument& used, int64_t batch, int64_t length
 // The largest length of packed sequences: given by the caller or, in host memory, computed and checked.
 struct PackedLengths {
   const Argument& cu;
-  const int32_t* values;  // of cu, [batch + 1], by lengths_of
+  const int32_t* values;  // values of cu, [batch + 1], from lengths_of
   int64_t total;          // rows of the tensor
-  const char* of;         // its name
+  const char* of;         // name of the argument cu
 };
 int64_t describe_bound(const char* name, int64_t given, const PackedLengths& lengths, Memory memory);
 

@@ -9,7 +9,7 @@ namespace cuflash {
 namespace {
 
 struct Layout {
-  Checked block_words, bit_words;  // of all heads
+  Checked block_words, bit_words;  // words of all heads
   int64_t spans;
 };
 

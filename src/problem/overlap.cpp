@@ -11,7 +11,7 @@ namespace {
 struct Runs {
   int64_t first = 0;  // address of the first run
   int dims = 0;
-  int64_t extent[4], stride[4];  // of the dimensions, by rising stride; strides in bytes
+  int64_t extent[4], stride[4];  // dimensions by ascending stride; strides in bytes
   int64_t reach[5];              // [n]: bytes spanned by a run and the n innermost dimensions
 
   explicit Runs(const Argument& a) : first(reinterpret_cast<intptr_t>(a.t.data)) {
@@ -66,7 +66,7 @@ int64_t floor_of(int64_t a, int64_t b) { return a / b - (a % b < 0); }
 struct Indices {
   int64_t first, last;
 };
-Indices indices_that_meet(const Part& part, int64_t at, int64_t stride, int64_t bytes) {
+Indices overlapping_indices(const Part& part, int64_t at, int64_t stride, int64_t bytes) {
   return {floor_of(part.at - at - bytes, stride) + 1, floor_of(part.end() - 1 - at, stride)};
 }
 
@@ -76,10 +76,10 @@ bool meet(const Part& a, const Part& b, int& steps) {
   if (a.dims == 0 || (b.dims > 0 && b.stride() > a.stride())) return meet(b, a, steps);
   if (a.dims == 1 && b.dims == 1 && a.stride() == b.stride()) {
     // Only the difference between the two indices matters.
-    const Indices n = indices_that_meet(b.inner(0), a.at, a.stride(), a.inner_reach());
+    const Indices n = overlapping_indices(b.inner(0), a.at, a.stride(), a.inner_reach());
     return std::max(n.first, 1 - b.extent()) <= std::min(n.last, a.extent() - 1);
   }
-  const Indices n = indices_that_meet(b, a.at, a.stride(), a.inner_reach());
+  const Indices n = overlapping_indices(b, a.at, a.stride(), a.inner_reach());
   const int64_t last = std::min(n.last, a.extent() - 1);
   for (int64_t index = std::max<int64_t>(n.first, 0); index <= last && steps > 0; ++index, --steps)
     if (meet(a.inner(index), b, steps)) return true;
@@ -90,7 +90,7 @@ bool meet(const Part& a, const Part& b, int& steps) {
 
 Extent extent_of(const Argument& a) {
   if (!a.given()) return {};
-  // Checked first, because the strides of an empty tensor may be anything.
+  // Emptiness is checked first, because the strides of an empty tensor may be anything.
   for (int d = 0; d < a.t.rank; ++d)
     if (a.extent(d) == 0) return {};
   int64_t last = 0;
@@ -102,7 +102,7 @@ Extent extent_of(const Argument& a) {
 
 bool share_memory(const Argument& a, const Argument& b) {
   const Extent of_a = extent_of(a), of_b = extent_of(b);
-  constexpr uintptr_t kFarthest = std::numeric_limits<int64_t>::max();  // beyond any memory of a process
+  constexpr uintptr_t kFarthest = std::numeric_limits<int64_t>::max();  // beyond the memory of any process
   if (!of_a.meets(of_b) || std::max(of_a.end, of_b.end) > kFarthest) return false;
   int steps = 300;
   const Runs runs_a(a), runs_b(b);

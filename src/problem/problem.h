@@ -65,7 +65,7 @@ struct CachedKeys {
   const int64_t* table_rows = nullptr;  // [batch]: column c of b is table[table_rows[b] + c]; null: at b * table_stride
   int64_t page_size = 0;                // 0: contiguous
 
-  int64_t len_new = 0, total_new = 0;  // rows to append: of a dense tensor, or a bound; all packed rows
+  int64_t len_new = 0, total_new = 0;  // rows to append per sequence, or a bound; all packed rows
   const int32_t* cu_new = nullptr;     // packed: [batch + 1]
   const int32_t* used_new = nullptr;   // padded: [batch]
 
@@ -80,7 +80,8 @@ struct Problem {
   Memory memory;
   DType dtype = DType::f32;
   int64_t batch = 0, heads_q = 0, heads_k = 0;
-  int64_t len_q = 0, len_k = 0;  // of a dense tensor; packed: the longest, or a bound if lengths are on a device
+  int64_t len_q = 0,
+          len_k = 0;  // lengths of a dense tensor; packed: the longest, or a bound if lengths are on a device
   int64_t dim_qk = 0, dim_v = 0;
 
   ConstRows q;  // [batch, heads_q, len_q, dim_qk]
@@ -93,10 +94,10 @@ struct Problem {
 
   ConstHeadValues slopes;  // ALiBi
   ConstRows bias;          // [batch, heads_q, len_q, len_k], stride 0 where broadcast
-  ConstRows mask;          // likewise
+  ConstRows mask;          // [batch, heads_q, len_q, len_k], stride 0 where broadcast
   // The extents of the mask, which may be longer than the longest sequence.
   int64_t mask_len_q = 0, mask_len_k = 0;
-  MaskSummary summary{};  // of the mask, which need not be given where this is
+  MaskSummary summary{};  // summary of the mask; with it, the mask itself may be absent
   ConstHeadValues sink;
   Dropout dropout;
 

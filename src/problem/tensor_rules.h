@@ -44,7 +44,7 @@ inline constexpr int64_t kMaxExtent = (int64_t{1} << 31) - 1;
 // dimension, and data aligned to its element.
 void require_tensor(const Argument& a, int rank, const char* shape);
 
-// The same, and requires that no two elements share memory.
+// require_tensor, and requires that no two elements share memory.
 void require_output(const Argument& a, int rank, const char* shape);
 
 // Requires that dimension d has exactly this extent; `meaning` says what it must match.

@@ -45,7 +45,8 @@ inline TileKind tile_kind(const Problem& p, const Sequence& s, Range queries, Ra
   return keys_of_all_queries(p, s, queries).contains(keys) ? TileKind::full : TileKind::masked;
 }
 
-// The same with what the mask tensor shows of the tile. A tile is skipped if either hides all of its pairs.
+// The kind of a tile by positions and by what the mask tensor shows of it. A tile is skipped if either hides all of its
+// pairs.
 inline TileKind tile_kind(const Problem& p, const Sequence& s, Range queries, Range keys, MaskVisibility mask) {
   const TileKind kind = mask == MaskVisibility::none ? TileKind::skipped : tile_kind(p, s, queries, keys);
   return kind == TileKind::full && mask != MaskVisibility::all ? TileKind::masked : kind;

@@ -12,7 +12,7 @@ std::string variable(const char* name) {
   return value ? value : "";
 }
 
-// "" if it is not set.
+// The value of a variable that must be one of two words; "" if it is not set.
 std::string one_of(const char* name, const char* first, const char* second) {
   const std::string value = variable(name);
   if (!value.empty() && value != first && value != second)

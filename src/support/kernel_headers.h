@@ -6,7 +6,7 @@
 namespace cuflash {
 
 struct KernelHeader {
-  const char* name;  // as in an #include: "tile/operand.h"
+  const char* name;  // path in an #include: "tile/operand.h"
   const char* text;
 };
 std::span<const KernelHeader> kernel_headers();

@@ -1,4 +1,4 @@
-// Files and directories that no other user can have written: code is run from them.
+// Files and directories that no other user can have written, because code is run from them.
 #pragma once
 
 #include <string>

@@ -23,7 +23,7 @@ constexpr size_t kDigits = 16, kNameSize = kPrefix.size() + kDigits + kSuffix.si
 constexpr time_t kStale = 24 * 60 * 60;  // no write takes that long
 constexpr int kAttempts = 100;           // a name of 64 random bits is hardly ever taken
 
-// "" where the system has no random bytes.
+// A random name; "" if the system has no random bytes.
 std::string random_name() {
   uint64_t bits = 0;
   if (::getrandom(&bits, sizeof bits, 0) != sizeof bits) return "";
@@ -60,7 +60,8 @@ struct Slot {
 static_assert(std::atomic<int>::is_always_lock_free);
 std::array<Slot, 64> slots;
 
-// -1 where there are more files than slots: then a signal leaves one behind, until it is stale.
+// Enters a file and returns its slot; -1 if there are more files than slots. A signal then leaves that file behind,
+// until it is stale.
 int enter(int directory, const std::string& name) {
   for (size_t n = 0; n < slots.size(); ++n) {
     int expected = empty;
@@ -115,7 +116,7 @@ TemporaryFile::~TemporaryFile() {
   leave(slot_);
 }
 
-// The name is entered before there is such a file, so that a signal at any moment leaves none.
+// The name is entered before the file exists, so that a signal at any moment leaves no file behind.
 void TemporaryFile::make(mode_t mode) {
   if (name_.empty()) {
     error_ = EISDIR;

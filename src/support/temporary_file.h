@@ -16,7 +16,7 @@ namespace cuflash {
 
 class TemporaryFile {
  public:
-  // For the file `name` of an open directory, or for a path. If no temporary file can be created there, the object is
+  // Creates a temporary file for the file `name` of an open directory, or for a path. If that fails, the object is
   // false and error() has the reason. Removes temporary files that other processes left there more than a day ago.
   TemporaryFile(int directory, std::string name, mode_t mode);
   TemporaryFile(const std::string& path, mode_t mode);
@@ -42,7 +42,7 @@ class TemporaryFile {
   std::string name_, temporary_;
   bool made_ = false;
   int error_ = 0;
-  int slot_ = -1;  // in the list that remove_temporary_files() reads
+  int slot_ = -1;  // index in the list that remove_temporary_files() reads
 };
 
 bool is_temporary_name(std::string_view name);

@@ -39,7 +39,7 @@ struct Kind {
   Mask mask = Mask::none;
   int64_t dim_qk = 0, dim_v = 0;
   int64_t len_q = 0, len_k = 0;  // at most
-  int64_t heads = 0;             // of the whole batch, at most; decode: key heads, exactly; 0: any number
+  int64_t heads = 0;             // heads of the whole batch, at most; decode: key heads, exactly; 0: any number
   int64_t group = 0;             // query heads per key head
   int64_t page_size = 0;
   int64_t options = 0;  // forward and backward on CUDA
@@ -47,22 +47,24 @@ struct Kind {
   auto operator<=>(const Kind&) const = default;
 };
 
-// On the CPU a result must not depend on the rest of its batch, so a tile must not either.
+// Whether a kind has a number of heads. On the CPU a result must not depend on the rest of its batch, so a tile must
+// not either.
 enum class Heads { counted, any };
-// Nothing for problems that are never tuned: with a scale that is not positive, with options over a cache or on the
-// CPU, or with sequences of different lengths, except over a cache.
+// The kind of a problem, or nothing for problems that are never tuned: with a scale that is not positive, with options
+// over a cache or on the CPU, or with sequences of different lengths, except over a cache.
 std::optional<Kind> kind_of(Direction direction, const Problem& problem, Heads heads);
 
-// The members of a config that a tuner chooses. A member that the family does not have is 0.
+// The members of a config that a tuner chooses; those that the family does not have are 0. Their names in files are
+// those of kMembers.
 struct Choice {
-  // Which kernels it is for: "cpu", or the name of a family of CUDA kernels (cuda/families), such as "sm90". "": the
-  // choice of the plan's own tables.
+  // The kernels that the choice is for: "cpu", or the name of a family of CUDA kernels (cuda/families), such as "sm90".
+  // "" stands for the plan's own tables.
   std::string family;
   int tile_q = 0, tile_k = 0;
   int row_warps = 0, key_warps = 0, column_warps = 0, warpgroups = 0;
   int stages = 0, ctas_per_sm = 0, schedule = 0;
   int splits = 0;   // 0: the plan decides
-  int adds_dq = 0;  // backward: 1: the kernel of dK and dV adds dQ, 0: dQ has a kernel of its own
+  int adds_dq = 0;  // backward: 1: the kernel of dK and dV adds dQ; 0: a separate kernel computes dQ
 
   bool operator==(const Choice&) const = default;
 };
@@ -101,8 +103,8 @@ using Choices = std::map<Kind, Measured>;
 const Choice* choice_for(const Choices& choices, Direction direction, const Problem& problem,
                          Heads heads = Heads::counted);
 
-// For the tuner: while an object of this type lives, every plan of the process gets this choice and uses it if it is
-// legal.
+// Used by the tuner: while an object of this type lives, every plan of the process gets this choice and uses it if it
+// is legal.
 class ScopedChoice {
  public:
   explicit ScopedChoice(const Choice& choice);

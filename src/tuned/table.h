@@ -16,11 +16,11 @@
 
 namespace cuflash::tuned {
 
-// Its name within the cache directory of compiled kernels, with which it is cleared.
+// Name of the file in the cache directory of compiled kernels; clearing that cache removes it, too.
 inline constexpr const char* kTunedFile = "tuned.txt";
 
-using Devices = std::map<std::string, Choices>;  // by name
-size_t count(const Devices& devices);            // of choices
+using Devices = std::map<std::string, Choices>;  // choices by the name of the device
+size_t count(const Devices& devices);            // number of choices
 
 // Returns "" and the choices, or why the text cannot be used.
 std::string parse(std::string_view text, Devices& devices);

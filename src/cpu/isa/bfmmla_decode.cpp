@@ -125,8 +125,8 @@ __attribute__((noinline)) void dots_of(const uint16_t* k, int64_t stride, int64_
   }
 }
 
-// The same for one row and two keys. Four or eight keys at a time would shorten the dependency chains, but read memory
-// less sequentially, at 95% of the speed.
+// s = scale q . k for one row and two keys. Four or eight keys at a time would shorten the dependency chains, but read
+// memory less sequentially, at 95% of the speed.
 __attribute__((noinline)) void dots_of_row(const uint16_t* k, int64_t stride, int64_t dim, Prefetch prefetch,
                                            const uint16_t* q, float scale, float* s) {
   constexpr int kKeys = 2, kSums = 2;
@@ -169,7 +169,7 @@ inline void dots_keys(const KeyRows& k, int64_t head, int64_t key, const RowBloc
       dots_of<kRows, kKeys>(key_row<uint16_t>(k, head, key), k.row_stride, k.dim, prefetch, packed, scale, to,
                             s.stride);
     } else {
-      float twice[kRows][2];  // as above
+      float twice[kRows][2];  // the same key twice
       dots_of<kRows, 2>(key_row<uint16_t>(k, head, key), 0, k.dim, prefetch, packed, scale, twice[0], 2);
       for (int r = 0; r < kRows; ++r) to[r * s.stride] = twice[r][0];
     }
@@ -279,7 +279,7 @@ inline void add_strip(const uint16_t* v, int64_t stride, int64_t keys, int64_t l
   strip.store(o, o_stride);
 }
 
-// The same over the last dims of a row, fewer than a strip, without reading beyond the end of a row.
+// o += p v over the last dims of a row, fewer than a strip, without reading beyond the end of a row.
 template <int kRows>
 void add_last_strip(const uint16_t* v, int64_t stride, int64_t keys, int64_t dims, const uint16_t* p, float* o,
                     int64_t o_stride) {

@@ -100,7 +100,7 @@ void add_tail_dots(const Stored* k, int64_t stride, int64_t count, const T* q, i
   }
 }
 
-// Not inlined, so that each instance has all registers for itself.
+// This is not inlined, so that each instance has all registers.
 template <int kRows, int kKeys, class T, class Stored>
 __attribute__((noinline)) void dots_of(const Stored* k, int64_t stride, int64_t dim, Prefetch prefetch, const T* q,
                                        int64_t q_stride, T scale, T* s, int64_t s_stride) {

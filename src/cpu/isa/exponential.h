@@ -58,10 +58,11 @@ inline Vector rounded(Vector x) {
 template <int kCount>
 struct Count {};
 
-// Adding it leaves round(y) in the low bits, with the bias of an exponent: shifted to its place, they are 2^round(y).
+// Adding this number leaves round(y) in the low bits, with the bias of an exponent. Shifted to the place of the
+// exponent, they are 2^round(y).
 constexpr float kRound = 0x1.8p23f + 127;
 
-// 2^r as a polynomial, fitted to relative error: of r, r^2 and so on, after 1.
+// Coefficients of r, r^2 and so on, after 1, of a polynomial for 2^r that is fitted to relative error.
 constexpr float kPower[] = {0x1.62e43p-1f,  0x1.ebfbdap-3f,  0x1.c6aed4p-5f,
                             0x1.3b2dbcp-7f, 0x1.5f456cp-10f, 0x1.41d334p-13f};
 
@@ -70,9 +71,9 @@ constexpr float kPower[] = {0x1.62e43p-1f,  0x1.ebfbdap-3f,  0x1.c6aed4p-5f,
 // some NaN into numbers). 2^y = 2^n 2^r with n = round(y) and r in [-1/2, 1/2]; the polynomial leaves 1.6e-8. The
 // stages run over several vectors at once, because a single chain of these operations would stall the processor.
 #if defined(__AVX512F__)
-// The same in fused operations, which never compute y = x * to_base_2 itself. Which powers are 0 is therefore told by
-// x: those below `limit`, which is finite however small the scale is, so that -inf is always below it.
-// coefficients: of the polynomial, highest degree first.
+// e^(scale x) in fused operations, which never compute y = x * to_base_2 itself. So x decides which powers are 0: those
+// for x below `limit`, which is finite however small the scale is, so that -inf is always below it. coefficients: those
+// of the polynomial, highest degree first.
 template <int kCount, class... Floats>
 inline void power_each(Vec<float> (&x)[kCount], float scale, Floats... coefficients) {
   const float factor = scale * 0x1.715476p+0f, smallest = -126.0f / factor;
@@ -100,7 +101,7 @@ template <int kCount>
 inline void exp_each(Vec<float> (&x)[kCount], float scale) {
   power_each(x, scale, kPower[5], kPower[4], kPower[3], kPower[2], kPower[1], kPower[0], 1.0f);
 }
-// For weights that are rounded to bf16: the polynomial leaves 1.1e-7.
+// Exponentials for weights that are rounded to bf16: the polynomial leaves 1.1e-7.
 template <int kCount>
 inline void exp_each_for_bf16(Vec<float> (&x)[kCount], float scale) {
   power_each(x, scale, 0x1.5bba14p-10f, 0x1.3cea88p-7f, 0x1.c6b752p-5f, 0x1.ebf9bcp-3f, 0x1.62e42ap-1f, 1.0f);

@@ -208,8 +208,7 @@ class Decode {
     });
   }
 
-  // The same products over a copy without the non-finite values, which are then added pair by pair, only where a row
-  // sees them.
+  // Multiplies a copy without the non-finite values, and then adds these pair by pair, only where a row sees them.
   void add_finite_values(const WorkItem& item, Range keys, const Accumulator<T>& acc, const DecodeScratch<T>& w) const {
     for (int64_t head = 0; head < item.heads.size(); ++head) {
       const int64_t hk = item.heads.begin + head;

@@ -13,6 +13,6 @@ namespace cuflash::cpu {
 // sequences for which takes_decode is true are computed.
 void decode(const ForwardProblem& problem, const Execution& execution, int64_t splits = 0);
 size_t decode_workspace_size(const ForwardProblem& problem, const Execution& execution, int64_t splits = 0);
-bool decode_multiplies_bf16(const Problem& problem);  // without widening it
+bool decode_multiplies_bf16(const Problem& problem);  // whether decode multiplies bf16 without widening it
 
 }  // namespace cuflash::cpu

@@ -12,7 +12,7 @@ namespace cuflash::cpu {
 struct KeyRows {
   const void* data;
   DType dtype;
-  int64_t offset, head_stride, row_stride;  // of the first element, in elements
+  int64_t offset, head_stride, row_stride;  // offset of the first element; all in elements
   int64_t heads, keys, dim;
   int64_t prefetch_distance = 0;  // elements from a row to the one to prefetch; 0: rows that follow in memory
 };
@@ -67,6 +67,6 @@ struct DecodeTables {
   DecodeKernels<double> f64;
   const MatrixProducts* bf16 = nullptr;  // null if the instruction set has none
 };
-const DecodeTables& decode_tables();  // of the instruction set in use (kernels.h)
+const DecodeTables& decode_tables();  // tables of the instruction set in use (kernels.h)
 
 }  // namespace cuflash::cpu

@@ -17,7 +17,7 @@ struct PagedRows {
   const ConstRows& from;
   int64_t b;
   Range heads;
-  int64_t end;  // of the rows that this and later calls of read use
+  int64_t end;  // end of the rows that this and later calls of read use
   int64_t dim;
   std::byte* gathered;  // buffer for kGatherKeys keys of all heads
 

@@ -87,8 +87,9 @@ static int64_t ceil_of(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 constexpr int64_t kMinSplitKeys = kDecodeTile;  // below this, merging a split costs more than it saves
 
-// If the heads of a key, or the heads of a small page, are adjacent in memory, a task takes several of them to read
-// memory in order, but not so many that their accumulators leave L1 or that too few tasks remain.
+// The number of heads of a task. If the heads of a key, or the heads of a small page, are adjacent in memory, a task
+// takes several of them to read memory in order, but not so many that their accumulators leave L1 or that too few tasks
+// remain.
 static int64_t heads_of_task(const Problem& p, int64_t rows) {
   constexpr int64_t kMaxBytes = 64 * 1024, kEnoughTasks = 16;
   const auto interleaved = [](const ConstRows& x) { return x.head_stride < x.row_stride; };
@@ -99,8 +100,8 @@ static int64_t heads_of_task(const Problem& p, int64_t rows) {
   return run;
 }
 
-// Enough tasks for a machine with many cores, even from one sequence; half as many if the splits would be shorter than
-// a block of one row.
+// The number of splits: enough tasks for a machine with many cores, even from one sequence; half as many if the splits
+// would be shorter than a block of one row.
 static int64_t splits_of(int64_t keys, int64_t runs) {
   constexpr int64_t kEnoughTasks = 32;
   const int64_t most = std::max<int64_t>(keys / kMinSplitKeys, 1);

@@ -19,8 +19,8 @@ inline int64_t round_up(int64_t value, int64_t unit) { return (value + unit - 1)
 struct TileShape {
   int64_t q, k;
 };
-// largest_q: of the kernels, for heads of up to 128. choice: null, or the largest tile that a tuner found best, which
-// is used instead if it is legal.
+// largest_q: the largest query tile of the kernels for heads of up to 128. choice: null, or the largest tile that a
+// tuner found best, which is used instead if it is legal.
 TileShape forward_tile(const Problem& problem, int64_t lanes, int64_t step, int64_t largest_q, int64_t threads,
                        const tuned::Choice* choice = nullptr);
 TileShape backward_tile(const Problem& problem, int64_t lanes, int64_t step, const tuned::Choice* choice = nullptr);
@@ -40,7 +40,7 @@ inline int64_t decode_block(int64_t rows) {
   return std::clamp(kDecodeScores / std::max<int64_t>(rows, 1) / kDecodeTile * kDecodeTile, kDecodeTile,
                     kMaxDecodeKeys);
 }
-// The most scores of a block of up to this many rows: fewer rows have longer blocks.
+// The largest number of scores of a block of up to this many rows: fewer rows have longer blocks.
 inline int64_t max_decode_scores(int64_t rows) {
   return std::max(rows * kDecodeTile, std::min(rows * kMaxDecodeKeys, kDecodeScores));
 }
@@ -50,10 +50,10 @@ struct DecodePlan {
   int64_t heads_per_task;    // KV heads of one task
   int64_t head_blocks;       // tasks that cover the KV heads of a batch entry
   int64_t splits;            // upper bound, reached by the longest sequence
-  int64_t requested_splits;  // by the caller, for every sequence; 0: choose by its length
+  int64_t requested_splits;  // splits of every sequence that the caller requests; 0: choose by its length
 };
 DecodePlan decode_plan(const Problem& problem, int64_t splits = 0);
-// Keys per split of a sequence whose queries see a range of `keys`. It depends on this sequence alone and not on the
+// Keys per split of a sequence whose queries see a range of `keys`. It depends only on this sequence and not on the
 // number of threads, so nothing else changes the bits of its result.
 int64_t split_keys(const DecodePlan& plan, int64_t keys);
 

@@ -7,7 +7,7 @@ namespace cuflash::cpu {
 
 // The header of a block; the scratch follows it.
 struct alignas(kAlignment) Workspace::Block {
-  size_t bytes;  // of the scratch
+  size_t bytes;  // bytes of the scratch
 
   void* scratch() { return this + 1; }
 

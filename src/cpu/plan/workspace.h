@@ -21,7 +21,7 @@ class Workspace {
 
   void* data() const { return data_; }
 
-  // For tests: frees the kept block, so that the next call must allocate.
+  // Used by tests: frees the kept block, so that the next call must allocate.
   static void release_kept_block();
 
  private:

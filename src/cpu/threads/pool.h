@@ -1,5 +1,5 @@
 // A pool of worker threads that sleep between jobs. It runs one job at a time. A caller that finds it busy, or that is
-// itself a worker, runs its own job alone.
+// itself a worker, runs its job on its own thread.
 //
 // Workers and the caller claim the indices of a job one by one. So the caller never waits for a worker that has yet to
 // wake up: it does the work itself, and the worker finds no index left.
@@ -40,7 +40,7 @@ class Pool {
 
   std::mutex busy_;
   std::deque<Sleeper> workers_;           // grows only between jobs
-  cuflash_parallel_body body_ = nullptr;  // of the current job; written only while no index can be claimed
+  cuflash_parallel_body body_ = nullptr;  // body of the current job; written only while no index can be claimed
   void* context_ = nullptr;
   alignas(64) std::atomic<Ticket> ticket_ = Ticket{};
   std::atomic<uint32_t> job_ = 0;                     // number of the current job; workers wait for it to change

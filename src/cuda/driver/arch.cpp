@@ -22,7 +22,7 @@ constexpr Arch kKnown[] = {
     {12, 0, 99 * kKiB, 100 * kKiB},
     {12, 1, 99 * kKiB, 100 * kKiB},
 };
-// Every architecture so far has at least this much: the limits of a device that is newer than the table.
+// The limits assumed for a device that is newer than the table: every architecture so far has at least this much.
 constexpr int kMinPerBlock = 99 * kKiB, kMinPerSm = 100 * kKiB;
 
 std::string known_names() {

@@ -16,7 +16,7 @@ struct DeviceState {
   Arch arch;
   int num_sms = 0;
   std::string name;
-  const tuned::Choices* tuned = nullptr;  // what was measured on this kind of device
+  const tuned::Choices* tuned = nullptr;  // choices that were measured on this kind of device
 };
 // The name under which tuned choices are kept for a device: "NVIDIA H200, sm_90a, 132 multiprocessors".
 std::string tuned_name(const DeviceState& device);

@@ -23,7 +23,7 @@ void* open_libcuda(int flags) {
   return nullptr;
 }
 
-// Never closed: libcuda does not survive being unloaded, and others may hold it too.
+// The handle is never closed: libcuda does not survive being unloaded, and other code may hold it, too.
 Driver load(void* handle) {
   Driver d{};
   const auto find = [&](auto& function, const char* name) {
@@ -44,7 +44,7 @@ Driver load(void* handle) {
   return d;
 }
 
-// One table for the process.
+// The table of functions, one for the whole process.
 const Driver* table(void* handle) {
   static const Driver instance = load(handle);
   return &instance;
@@ -91,7 +91,8 @@ const Driver& driver() {
 const Driver* loaded_driver() {
   static std::atomic<const Driver*> found{nullptr};
   if (const Driver* d = found.load(std::memory_order_acquire)) return d;
-  // libcuda was not loaded at the last check, and no library has been loaded since.
+  // The number of loaded libraries at the last check that did not find libcuda: while it is the same, libcuda is not
+  // loaded.
   static std::atomic<unsigned long long> added_without{0};
   const unsigned long long added = libraries_added();
   if (added == added_without.load(std::memory_order_relaxed)) return nullptr;

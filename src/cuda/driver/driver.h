@@ -13,7 +13,7 @@ constexpr int kMinDriverVersion = 12030;  // 12.3, as cuDriverGetVersion counts
 
 // The functions of libcuda under their names. Streams: 0 is the legacy default stream.
 struct Driver {
-  std::string path;     // of the library
+  std::string path;     // path of the library
   int version = 0;      // 13000: CUDA 13.0
   std::string missing;  // a function that this libcuda does not have, or ""
 
@@ -26,8 +26,8 @@ struct Driver {
 // Opens and initialises libcuda. Throws CUFLASH_NO_DEVICE, with where it looked and what it found.
 const Driver& driver();
 
-// Whether this process has loaded libcuda. A process that holds device memory has, so "no" means that all memory is
-// host memory. Cheap enough for every call; opens and initialises nothing.
+// Whether this process has loaded libcuda. A process that holds device memory has loaded it, so "no" means that all
+// memory is host memory. The check is cheap enough for every call, and opens and initialises nothing.
 bool driver_is_loaded();
 // The functions of the loaded libcuda, which this library has not initialised; null where driver_is_loaded() is false.
 const Driver* loaded_driver();

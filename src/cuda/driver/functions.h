@@ -1,5 +1,5 @@
 // The functions of libcuda that are used: F(name, symbol that has its present meaning, parameters...). They return
-// CUresult. A list, so that the table of pointers, the code that fills it and the test of both have one source.
+// CUresult. The table of pointers, the code that fills it and the test of both are made from this list.
 #pragma once
 
 #define CUFLASH_DRIVER_FUNCTIONS(F)                                                                                \

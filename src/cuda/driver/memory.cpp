@@ -21,8 +21,8 @@ const MemoryLookup::Answer& MemoryLookup::ask(const void* data) {
                                       CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, CU_POINTER_ATTRIBUTE_RANGE_START_ADDR,
                                       CU_POINTER_ATTRIBUTE_RANGE_SIZE};
   void* values[] = {&type, &managed, &ordinal, &begin, &size};
-  // Fails if CUDA is not initialised yet, and then there is no device memory. For a pointer that it does not know, the
-  // driver leaves the answers as they are.
+  // The call fails if CUDA is not initialised yet; then there is no device memory. For an unknown pointer, the driver
+  // leaves the answers as they are.
   const CUresult result = driver_->cuPointerGetAttributes(5, attributes, values, reinterpret_cast<CUdeviceptr>(data));
   const bool on_device = result == CUDA_SUCCESS && (type == CU_MEMORYTYPE_DEVICE || managed != 0) && ordinal >= 0;
   last_ = {Memory{on_device ? ordinal : -1}, on_device && managed != 0};

@@ -13,14 +13,15 @@ class MemoryLookup {
  public:
   // Loads the driver; throws CUFLASH_NO_DEVICE if there is none.
   static MemoryLookup of_driver();
-  // For a process that may not use CUDA at all: false, at the cost of one comparison, if libcuda is not loaded.
+  // A lookup for a process that may not use CUDA at all. It is false, at the cost of one comparison, if libcuda is not
+  // loaded.
   static MemoryLookup of_process();
 
   explicit operator bool() const { return driver_ != nullptr; }
 
   // Device memory and managed memory are on a device; everything else is host memory.
   Memory of(const void* data);
-  // Managed memory is in every memory.
+  // Whether the pointer can be used in this memory: managed memory can be used everywhere.
   bool is_at(const void* data, Memory memory);
 
  private:
@@ -29,7 +30,7 @@ class MemoryLookup {
   struct Answer {
     Memory memory;
     bool managed = false;
-    uintptr_t begin = 0, size = 0;  // of the allocation
+    uintptr_t begin = 0, size = 0;  // address range of the allocation
 
     bool covers(const void* data) const { return reinterpret_cast<uintptr_t>(data) - begin < size; }
   };

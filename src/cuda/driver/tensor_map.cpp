@@ -11,7 +11,8 @@
 namespace cuflash::cuda {
 namespace {
 
-constexpr int64_t kUnit = 16, kStrideLimit = int64_t{1} << 40;  // of strides in bytes, from the driver's manual
+constexpr int64_t kUnit = 16,
+                  kStrideLimit = int64_t{1} << 40;  // unit and limit of strides in bytes, from the driver's manual
 
 CUtensorMapDataType type_of(DType type) {
   if (type == DType::boolean) return CU_TENSOR_MAP_DATA_TYPE_UINT8;
@@ -32,7 +33,7 @@ TensorMapLayout layout_of(const ConstRows& r, const RowsExtent& e, int box_rows,
           {bytes(r.row_stride), bytes(r.head_stride), bytes(r.batch_stride)}};
 }
 
-// Rows of f32 are not swizzled, nor are the bytes of a mask's bits. Others are 128 bytes.
+// Rows of f32 and mask bits are not swizzled. All other box rows have 128 bytes and the 128-byte swizzle.
 CUtensorMapSwizzle swizzle_of(const TensorMapLayout& layout) {
   if (layout.type == CU_TENSOR_MAP_DATA_TYPE_FLOAT32 || layout.type == CU_TENSOR_MAP_DATA_TYPE_UINT8)
     return CU_TENSOR_MAP_SWIZZLE_NONE;

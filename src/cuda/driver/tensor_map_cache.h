@@ -11,13 +11,13 @@
 
 namespace cuflash::cuda {
 
-// As passed to the driver; a repeated dimension has extent 1.
+// A layout as it is passed to the driver; a repeated dimension has extent 1.
 struct TensorMapLayout {
-  unsigned box_rows;  // first: it tells queries from keys where all else is equal
+  unsigned box_rows;  // compared first, because it often differs where all else is equal
   unsigned box_columns, box_heads;
   CUtensorMapDataType type;
   std::array<uint64_t, 4> extents;  // dim, rows, heads, batch
-  std::array<uint64_t, 3> strides;  // in bytes, of all but the first
+  std::array<uint64_t, 3> strides;  // strides in bytes of all dimensions but the first
 
   bool operator==(const TensorMapLayout&) const = default;
 };

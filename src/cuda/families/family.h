@@ -14,24 +14,24 @@
 
 namespace cuflash::cuda {
 
-// What a plan depends on beside the problem.
+// What a plan depends on in addition to the problem.
 struct PlanTarget {
   const Arch& arch;
   const tuned::Choice* choice = nullptr;                // null, or the config that a tuner found
   Reproducible reproducible = Reproducible::no;         // backward
   int num_sms = 0;                                      // forward, and over a KV cache
-  SplitReduction reduction = SplitReduction::exchange;  // likewise
+  SplitReduction reduction = SplitReduction::exchange;  // forward, and over a KV cache
   bool has_workspace = true;                            // forward: as in ForwardRun
 };
 
-// What params depend on beside the problem and the plan.
+// What params depend on in addition to the problem and the plan.
 struct LaunchContext {
   int num_sms;
-  void* workspace;        // of the size that the plan says
+  void* workspace;        // workspace of the size that the plan says
   uint64_t* tile_counts;  // null, or three counters in device memory that are zero
 };
 
-// The params of a launch, made in place: no allocation and no copy.
+// The params of a launch, constructed in place without an allocation or a copy.
 class KernelParams {
  public:
   KernelParams() = default;
@@ -57,14 +57,14 @@ class KernelParams {
   size_t size_ = 0;
 };
 
-// Kernels of which the tuner tries the first that fits: they differ in a member that should be as large as possible.
+// Kernels that differ in a member that should be as large as possible. The tuner tries the first that fits.
 using Alternatives = std::vector<KernelKey>;
 
 template <class Problem, class Plan>
 struct Family {
   const char* name;  // "sm90": in explain and in tuned choices
 
-  // Null: every architecture.
+  // Whether the family serves the architecture; null: it serves every architecture.
   bool (*serves)(const Arch& arch);
 
   // Why the family does not compute a problem, in a sentence that goes into explain; null: it does.
@@ -74,12 +74,12 @@ struct Family {
   // fits.
   Plan (*plan)(const Problem& problem, const PlanTarget& target);
 
-  // For the tuner: configs to try in place of the plan's, the limits of a config, and a config as a choice.
+  // Used by the tuner: configs to try in place of the plan's, the limits of a config, and a config as a choice.
   std::vector<Alternatives> (*candidates)(const Problem& problem, const Plan& plan, const Arch& arch);
   Limits (*limits)(const KernelKey& kernel, const Arch& arch);
   tuned::Choice (*choice)(const KernelKey& kernel);
 
-  // What is sent to the kernels of a plan.
+  // Makes the params of the kernels of a plan.
   void (*params)(const Problem& problem, const Plan& plan, const LaunchContext& context, KernelParams& params);
 
   // The config, in lines for explain.
@@ -87,7 +87,7 @@ struct Family {
 
   std::span<const KernelType* const> kernels;
 
-  // Whether its kernels read the summary of a mask tensor. Otherwise they read the tensor.
+  // Whether the kernels read the summary of a mask tensor instead of the tensor.
   bool reads_mask_summary = false;
 };
 using ForwardFamily = Family<ForwardProblem, ForwardPlan>;

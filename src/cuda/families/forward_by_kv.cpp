@@ -14,9 +14,9 @@ CacheProblem as_cache(const ForwardProblem& p) {
   return c;
 }
 
-// Queries of a cache are the last positions of their sequence. The kernels over a cache do not support packed keys, and
-// options that need the pair's own (i, j). Without lengths in memory, only the kernels for fast decoding know how long
-// a sequence is.
+// Whether the problem has the form of a call over a cache, whose queries are the last positions of their sequence. The
+// kernels over a cache support neither packed keys nor options that need the (i, j) of a pair. Without lengths in
+// memory, only the kernels for fast decoding know how long a sequence is.
 bool is_like_cache(const ForwardProblem& p) {
   const bool aligned_at_end = !p.top_left || (p.window_left >= kUnbounded && p.window_right >= kUnbounded && !p.slopes);
   if (p.packed() || p.bias || p.has_mask() || p.dropout.p > 0 || !aligned_at_end) return false;
@@ -30,7 +30,7 @@ bool is_worth_kv(const ForwardProblem& p, const Arch& arch) {
   constexpr int64_t kFewKeys = 256, kFewRows = 64, kMaxQueries = 64, kMaxRows = 256;
   if (p.len_q > kMaxQueries || p.len_k < kFewKeys) return false;
   const int64_t rows = p.len_q * p.group();
-  // Larger row tiles are only for calls with so many of them that keys need not be split.
+  // Larger row tiles serve only calls that have enough of them not to split keys.
   const bool fills = p.group() > 1 && rows <= kMaxRows && 2 * row_tiles(as_cache(p), kMaxRows) >= arch.usual_sms;
   return (rows <= kFewRows || fills) && is_like_cache(p);
 }

@@ -9,10 +9,10 @@
 namespace cuflash::cuda {
 namespace {
 
-// Even if there are enough tiles, one long sequence among short ones would keep the device waiting. So long sequences
-// are split and short ones are not. CTAs of unused splits exit at once, but must be launched.
+// Splits long sequences but not short ones: even if there are enough tiles, one long sequence among short ones would
+// keep the device waiting. CTAs of unused splits exit at once, but must be launched.
 void split_long_sequences(KvPlan& plan, int64_t key_tiles, int64_t tiles, int64_t slots) {
-  constexpr int64_t kMaxCtas = 32;  // per slot
+  constexpr int64_t kMaxCtas = 32;  // CTAs per slot
   if (plan.row_tiles != 1) return;  // many queries: so many tiles that there would be too many sums to keep
   const int64_t cuts = std::min({kMaxCuts, key_tiles / kLongTiles, kMaxCtas * slots / tiles});
   if (cuts <= plan.splits) return;
@@ -20,8 +20,9 @@ void split_long_sequences(KvPlan& plan, int64_t key_tiles, int64_t tiles, int64_
   plan.reason = "long sequences are cut, so that none of them keeps the device waiting";
 }
 
-// When no CTA is left to start, the running ones finish one after the other, over as long as one of them takes, and
-// memory has less and less to do. Short splits fill that time: on average half of it in every slot.
+// Adds short splits for the end of the call. When no CTA is left to start, the running CTAs finish one after the other
+// over the time that one of them takes, and memory bandwidth goes unused. Short splits fill that time, on average half
+// of it in every slot.
 void add_short_splits(KvPlan& plan, int64_t key_tiles, int64_t tiles, int64_t slots) {
   constexpr int64_t kMaxShort = 4;
   if (plan.row_tiles != 1) return;
@@ -34,9 +35,9 @@ void add_short_splits(KvPlan& plan, int64_t key_tiles, int64_t tiles, int64_t sl
   plan.splits += plan.short_splits;
 }
 
-// A fixed number of splits is used as it is. Otherwise there are as many as fill the device once, or a few times if
-// that leaves less of it idle. The lengths are not known here, so the capacity of the cache is divided evenly. tuned:
-// 0, or the number of splits that was fastest.
+// Chooses the number of splits. A fixed number is used as it is. Otherwise there are as many splits as fill the device
+// once, or a few times if that leaves less of it idle. The lengths are not known here, so the capacity of the cache is
+// divided evenly. tuned: 0, or the number of splits that was fastest.
 void choose_splits(KvPlan& plan, const CacheProblem& p, const KvConfig& c, int num_sms, int64_t tuned,
                    ShortSplits short_splits) {
   const int64_t key_tiles = std::max<int64_t>(1, max_key_tiles(p, c.tile_q, c.tile_k));
@@ -83,7 +84,7 @@ KvWorkspace workspace_of(const KvPlan& plan, const KvConfig& c, int64_t tiles) {
   // A flagged pair is 16 bytes for two numbers: kernels/kv/exchange.h.
   const Checked exchanges = rows * (c.dim_v / kExchangeColumns) * 16;
   const Checked sums = states + round_up(c.l2_exchange ? exchanges : rows * 2 * real, kUnit);
-  w.size = workspace_bytes(sums + columns * (c.l2_exchange ? 8 : real));  // no part of it is beyond its end
+  w.size = workspace_bytes(sums + columns * (c.l2_exchange ? 8 : real));  // all parts are within this size
   w.states = workspace_bytes(states), w.sums = workspace_bytes(sums);
   return w;
 }
@@ -100,7 +101,7 @@ int64_t column_of_values(const CacheProblem& p) {
 
 int kv_options(const CacheProblem& p, int copy) {
   int options = (p.softcap > 0 ? kSoftcap : 0) | (p.slopes ? kAlibi : 0);
-  if (copy == kCopyElements) options = kSoftcap | kAlibi;  // one kernel for all: it need not be fast
+  if (copy == kCopyElements) options = kSoftcap | kAlibi;  // one kernel serves all options, because it need not be fast
   return options == 0 && must_scale_first(p) ? static_cast<int>(kScaleFirst) : options;
 }
 
@@ -126,7 +127,7 @@ bool fills_once(int64_t tiles, int64_t key_tiles, int64_t sms) {
 }
 
 int stages_that_fit(KvConfig c, const Arch& arch, int most) {
-  constexpr int kReserved = 1024;  // by CUDA, in every CTA
+  constexpr int kReserved = 1024;  // bytes that CUDA reserves in every CTA
   for (c.stages = most; c.stages >= 2; --c.stages)
     if (shared_bytes(c) <= arch.shared_per_block && c.ctas_per_sm * (shared_bytes(c) + kReserved) <= arch.shared_per_sm)
       return c.stages;
@@ -191,7 +192,7 @@ std::vector<Alternatives> kv_candidates(const KernelType& type, const CacheProbl
             const int warps = c.row_warps * key_warps * column_warps;
             if (warps < 4 || warps > 8) continue;  // fewer keep too few copies in flight
             Alternatives& alternatives = all.emplace_back();
-            // A CTA that is alone on its SM has room for more.
+            // The only CTA of an SM has room for more stages.
             for (const int stages : {8, 6, 4, 3, 2})
               if (stages <= 4 || (ctas == 1 && c.copy == kCopyTma))
                 c.stages = stages, alternatives.push_back(key_of(type, arch, c));

@@ -15,7 +15,7 @@ namespace cuflash::cuda {
 struct KvTiles {
   int largest_dim, tile_q, tile_k, row_warps, key_warps, column_warps, ctas_per_sm;
   bool plain_only = false;         // options would need more registers
-  bool single_cta_per_sm = false;  // for so few row tiles that no SM gets two CTAs (sm90)
+  bool single_cta_per_sm = false;  // sm90: only used if there are so few row tiles that no SM gets two CTAs
 };
 
 // The members that a tuner chooses.
@@ -44,14 +44,14 @@ bool is_fast_decode(const CacheProblem& problem);
 int64_t of_all_heads(const CacheProblem& problem, int64_t count);
 int64_t row_tiles(const CacheProblem& problem, int tile_q);
 
-// The most key tiles that a row tile may see.
+// The largest number of key tiles that a row tile may see.
 int64_t max_key_tiles(const CacheProblem& problem, int tile_q, int tile_k);
 
 // Row tiles that fill the device with one CTA per SM are not split: adding up splits takes longer than waiting for a
 // sequence of this length.
 bool fills_once(int64_t tiles, int64_t key_tiles, int64_t sms);
 
-inline constexpr int64_t kMaxCuts = 8;  // of a long sequence, so that it does not keep the device waiting
+inline constexpr int64_t kMaxCuts = 8;  // splits of a long sequence, so that it does not keep the device waiting
 
 // Sets the tiles of a config: the first of the table that fits, largest row tiles first. accepts(t, c) may skip tiles;
 // max_stages(t, c) says how many stages are worth their shared memory. Throws CUFLASH_UNSUPPORTED if none fits.
@@ -76,12 +76,12 @@ void plan_launch(KvPlan& plan, const CacheProblem& problem, const KernelType& ty
 std::vector<Alternatives> kv_candidates(const KernelType& type, const CacheProblem& problem, const KvPlan& plan,
                                         const Arch& arch);
 
-// Explain's line. copies: how rows get to shared memory.
+// The config line of explain. copies: how rows are copied to shared memory.
 std::string kv_config_line(const KvConfig& config, const char* copies);
 
 // Implementation.
 
-// The most stages that fit beside the other CTAs of an SM; 0: fewer than two.
+// The largest number of stages, up to `most`, with which all CTAs of an SM fit; 0: fewer than two.
 int stages_that_fit(KvConfig config, const Arch& arch, int most);
 [[noreturn]] void refuse_tiles(const CacheProblem& problem, const Arch& arch);
 

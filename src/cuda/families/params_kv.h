@@ -1,4 +1,4 @@
-// What is sent to the kernels over a KV cache.
+// The params of the kernels over a KV cache.
 #pragma once
 
 #include "cuda/plan/plan.h"

@@ -31,14 +31,14 @@ constexpr KernelType kBiasKernel{.name = "backward_bias",
 constexpr const KernelType* kKernels[] = {&backward_prepare, &kMain, &backward_finish, &kBiasKernel, &backward_sink};
 
 struct Tiles {
-  int largest_dim;  // of queries and keys, and of values
+  int largest_dim;  // largest head size of queries and keys, and of values
   int tile_q, tile_k, key_warps, column_warps, stages, ctas_per_sm;
   Load most;
 };
 
 using enum Load;
-// The first that fits is taken: wide tiles for 227 KB of shared memory (sm_90, sm_100), then for 163 KB (sm_80) and for
-// 99 KB (sm_86, sm_89, sm_120).
+// The first entry that fits is used: wide tiles come first for 227 KB of shared memory (sm_90, sm_100), then for 163 KB
+// (sm_80) and 99 KB (sm_86, sm_89, sm_120).
 constexpr Tiles kSixteenBit[] = {
     {64, 64, 128, 4, 1, 2, 2, one_option},    //
     {64, 64, 64, 4, 1, 2, 2, every_option},   //
@@ -73,7 +73,8 @@ std::span<const Tiles> tiles_of(Element element) {
   return kSixteenBit;
 }
 
-// A mask tensor, and copies element by element, need as many addresses as all options together.
+// The register load of a config. A mask tensor, or copies element by element, need as many addresses as all options
+// together.
 Load load_of(const BackwardConfig& c) {
   if (c.options == kAllOptions || c.options == kMaskTensor || c.copy == kCopyElements) return every_option;
   return c.options == 0 ? partial_rows : one_option;
@@ -87,13 +88,13 @@ const char* reason_of(const BackwardConfig& c) {
   return "the largest tiles whose sums stay in registers";
 }
 
-// A single sum needs no order.
+// Whether dQ must be summed in key order. A sum with a single term needs no order.
 bool needs_order(const BackwardProblem& p, const BackwardConfig& c, Reproducible reproducible) {
   return reproducible == Reproducible::yes && p.dq && tiles_in(p.len_k, c.tile_k) > 1;
 }
 
-// If all gradients are requested, the products need no branch between them, and loads hide behind other products: 3 to
-// 5% faster if there are enough registers (docs/lab/portable.md).
+// Whether to compile for all gradients. The products then have no branch between them, and loads hide behind other
+// products, which is 3 to 5% faster if there are enough registers (docs/lab/portable.md).
 bool gains_from_all_gradients(const BackwardConfig& c) {
   return size_of(c.element) == 2 && c.column_warps > 1 && c.stages == 2 && c.options == 0 && !c.ordered;
 }

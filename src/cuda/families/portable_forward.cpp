@@ -22,7 +22,7 @@ constexpr KernelType kKernel{.name = "forward",
 constexpr const KernelType* kKernels[] = {&kKernel};
 
 struct Tiles {
-  int largest_dim;  // of queries and keys, and of values
+  int largest_dim;  // largest head size of queries and keys, and of values
   int tile_q, tile_k, row_warps, column_warps, stages, ctas_per_sm;
   Load most;
 };

@@ -10,7 +10,7 @@ namespace cuflash::cuda {
 
 extern const ForwardFamily sm90_forward, portable_forward;
 extern const BackwardFamily sm90_backward, portable_backward;
-// dBias by the portable kernel, beside a main kernel with tiles of this many queries.
+// The launch of the portable dBias kernel, for a main kernel with tiles of tile_q queries.
 Launch bias_launch(const BackwardProblem& problem, const Arch& arch, int tile_q);
 extern const KvFamily sm90_kv, portable_kv;
 extern const KernelType merge_states, summarize_mask;
@@ -27,7 +27,7 @@ std::vector<Rejection> rejections(const BackwardProblem& problem, const Arch& ar
 std::vector<Rejection> rejections(const CacheProblem& problem, const Arch& arch,
                                   KernelPreference kernels = kernel_preference());
 
-// By the name of its function. Throws, with a sentence, for a name that no kernel has.
+// The type of a kernel by the name of its function. Throws, with a sentence, for a name that no kernel has.
 const KernelType& kernel_type(std::string_view name);
 // The inverse of name_of. Throws, with the rule that the name breaks.
 KernelKey kernel_named(std::string_view name);

@@ -1,5 +1,5 @@
 // The backward kernels of sm_90a: wgmma, and TMA loads by a producer warpgroup. One kernel computes dK and dV, and adds
-// dQ to sums in the workspace or leaves dQ to a second kernel. dBias has a kernel of its own.
+// dQ to sums in the workspace or leaves dQ to a second kernel. A separate kernel computes dBias.
 #include <algorithm>
 #include <optional>
 
@@ -57,9 +57,9 @@ constexpr KernelType kDbias{.name = "sm90_dbias",
 constexpr const KernelType* kKernels[] = {&kMain, &kDq, &kDbias, &kMaskLists, &kDqMaskLists};
 
 constexpr int kTileQ = 64;
-constexpr int kKeyRows = 64;  // of a TMA box, for dQ and dBias
+constexpr int kKeyRows = 64;  // keys of a TMA box, for dQ and dBias
 constexpr int64_t kLargestWithTiles = 192;
-constexpr double kMinSoftcap = 1e-10;  // BackwardOptions::hidden_value times it is large
+constexpr double kMinSoftcap = 1e-10;  // times BackwardOptions::hidden_value it is still large
 
 const char* why_not(const BackwardProblem& p) {
   if (p.dtype != DType::f16 && p.dtype != DType::bf16) return "its products take f16 and bf16 only";
@@ -74,44 +74,44 @@ const char* why_not(const BackwardProblem& p) {
   if (!has_tensor_map(p.q, query_extent(p)) || !has_tensor_map(p.k, key_extent(p)) ||
       !has_tensor_map(p.v, value_extent(p)) || !has_tensor_map(p.dout, output_extent(p)))
     return "rows of q, k, v or dO do not start on 16-byte boundaries, repeat, or are 2^40 bytes apart";
-  // Packed sequences may have one more each.
+  // Each packed sequence may have one more tile.
   constexpr int64_t kTooMany = int64_t{1} << 31;
   const Checked tiles = Checked(p.batch) * p.heads_q * ((p.len_q + kTileQ - 1) / kTileQ + 1);
   if (tiles.at_most(kTooMany) == kTooMany) return "there are 2^31 tiles of queries or more";
   return nullptr;
 }
 
-// Softcap alone takes exponents from dot products (BackwardOptions::kPolynomialSoftcap) if the coefficients fit into
-// floats and the error of exponents, 4.5e-6 of a score, stays at 1e-4.
-bool has_capped_dots(const BackwardProblem& p) {
+// Whether exponents come from dot products by a polynomial (BackwardOptions::kPolynomialSoftcap): if softcap is the
+// only option, the coefficients fit into floats, and the error of an exponent, 4.5e-6 of a score, is at most 1e-4.
+bool has_polynomial_softcap(const BackwardProblem& p) {
   constexpr double kMaxCap = 60;
   return p.softcap <= kMaxCap && cap_polynomial(p.scale, p.softcap).limit > 0;
 }
 
-// A scale that is not positive is a factor of its own beside the other options, too. So is that of softcap alone in
-// bf16 without a polynomial, since kernels of kSoftcap alone have no other way.
+// The options that kernels are compiled for. kScaleFirst is set if the scale is not positive, and for softcap as the
+// only option in bf16 if the cap has no polynomial, because kernels with only kSoftcap require one.
 int options_of(const BackwardProblem& p) {
   const int options = problem_options(p);
-  const bool takes_tanh = p.dtype == DType::bf16 && options == kSoftcap && !has_capped_dots(p);
+  const bool takes_tanh = p.dtype == DType::bf16 && options == kSoftcap && !has_polynomial_softcap(p);
   return options | (must_scale_first(p) || takes_tanh ? int{kScaleFirst} : 0);
 }
 
-// Panels are 64 columns wide, and sums of 96 columns save registers compared with those of 128.
+// Panels are 64 columns wide. Sums of 96 columns take fewer registers than those of 128.
 int panel_dim(int64_t dim) { return padded_head_size(std::max<int64_t>(dim, kPanelColumns)); }
 
-// A kernel for dQ alone computes scores and dP a second time, but adds nothing to global memory: it sums every row in
+// A separate dQ kernel computes scores and dP a second time, but adds nothing to global memory: it sums every row in
 // one order, and no sums must be cleared, added to and read. On an H200 that is faster for head sizes above 128, whose
-// sums fill the registers, so that few queries meet a tile of keys and each adds its dQ (1.01 to 1.24 of the speed of
-// sums in memory), and for short causal sequences of 65 to 128 columns (1.04 at 512 keys, 0.89 at 2,048), where
-// clearing and reading the sums takes a fifth of the time.
+// dK and dV fill the registers, so that key tiles are small and dQ is added more often (1.01 to 1.24 of the speed of
+// sums in memory). It is also faster for short causal sequences of 65 to 128 columns (1.04 at 512 keys, 0.89 at 2,048),
+// where clearing and reading the sums takes a fifth of the time.
 constexpr int64_t kShortCausal = 512;
 
-// All of these together take registers that only a kernel without dQ has to spare.
+// All of these options together take registers that only a kernel without dQ can spare.
 constexpr int kManyOptions = kSoftcap | kAlibi | kDropout;
 
-// Where all tiles of both kernels fit on the multiprocessors at once, the two run side by side, and nothing is cleared
-// before them or converted after them: 30 instead of 33 us for 8 heads of 512, 46 instead of 49 for 8 of 1,024 with
-// their queries in two parts, but 78 instead of 68 for 4 of 2,048.
+// Whether all tiles of the dQ kernel and of the dK and dV kernel fit on the multiprocessors at once. Then the two run
+// side by side, and nothing is cleared before them or converted after them: 30 instead of 33 us for 8 heads of 512, 46
+// instead of 49 for 8 of 1,024 with their queries in two parts, but 78 instead of 68 for 4 of 2,048.
 bool runs_side_by_side(const BackwardProblem& p, int tile_k) {
   constexpr int64_t kShort = 1024;
   constexpr int kDqTileQ = 3 * kWarpgroupRows;
@@ -119,7 +119,7 @@ bool runs_side_by_side(const BackwardProblem& p, int tile_k) {
   return p.len_q <= kShort / p.group() && tiles.at_most(kSms + 1) <= kSms;
 }
 
-// That a query sees on average, but for those that a window shortens at the ends of the sequence.
+// The number of keys that a query sees on average, ignoring that a window is cut at the ends of the sequence.
 int64_t mean_keys(const BackwardProblem& p) {
   if (p.window_right == kUnbounded) return p.len_k;
   const int64_t causal = std::max<int64_t>(0, p.len_k - p.len_q / 2);
@@ -128,9 +128,9 @@ int64_t mean_keys(const BackwardProblem& p) {
              : std::min(causal, std::min(p.window_left, p.len_k) + std::min(p.window_right, p.len_k) + 1);
 }
 
-// Whether idle warps of the main kernel prepare heads: what kernels/sm90/backward/deferred_prepare.h reads, and calls
-// whose tasks take long enough for these warps to keep ahead. On an H200 calls with 1,024 keys for each query on
-// average gain 2 to 4%; with 512, all heads but the first prepared late, they lose 10%.
+// Whether idle warps of the main kernel prepare heads. kernels/sm90/backward/deferred_prepare.h must be able to read
+// the rows, and tasks must take long enough for these warps to stay ahead. On an H200, calls with 1,024 keys per query
+// on average gain 2 to 4%. With 512, where all heads but the first were prepared too late, they lost 10%.
 bool defers_prepare(const BackwardProblem& p, const Sm90BackwardConfig& c) {
   constexpr int64_t kEnoughKeys = 960;
   constexpr int64_t kFar = int64_t{1} << 22;  // rows of a tile are less than 2^31 bytes apart
@@ -146,7 +146,8 @@ bool separates_dq(const BackwardProblem& p, int widest, int tile_k, Reproducible
   if (!p.dq) return false;
   if ((!p.dk && !p.dv) || widest > 128 || runs_side_by_side(p, tile_k)) return true;
   if (widest > 64 && (problem_options(p) & kManyOptions) == kManyOptions) return true;
-  const bool needs_order = reproducible == Reproducible::yes && p.len_k > tile_k;  // a single sum needs none
+  const bool needs_order =
+      reproducible == Reproducible::yes && p.len_k > tile_k;  // a sum with a single term needs no order
   const bool causal = p.window_right < kUnbounded;
   return needs_order || (causal && widest > 64 && p.len_k <= kShortCausal);
 }
@@ -155,7 +156,7 @@ Limits main_limits(const Sm90BackwardConfig& c, const Arch& arch) {
   if (c.tile_q != kWarpgroupRows || c.warpgroups < 1 || c.warpgroups > 3 || c.stages < 2 || c.stages > 8 ||
       (split_dk_dv(c) && c.dq))
     return kNoShape;
-  // A warpgroup keeps the sums of dK and dV of 64 keys, or of one of the two; S and dP, which dS and P replace.
+  // A warpgroup keeps dK and dV of 64 keys, or one of the two, and S and dP, which P and dS replace.
   const int columns = split_dk_dv(c) ? std::max(c.dim_qk, c.dim_v) : c.dim_qk + c.dim_v;
   const int registers = sum_registers(Element::f32, kWarpgroupRows, columns, kWarpgroupThreads) +
                         sum_registers(Element::f32, kWarpgroupRows, 2 * c.tile_q, kWarpgroupThreads) +
@@ -163,7 +164,7 @@ Limits main_limits(const Sm90BackwardConfig& c, const Arch& arch) {
   return limits_with(arch.wgmma, shared_bytes(c), 1, arch, registers, consumer_registers(c));
 }
 
-// Scores, dP, and narrow dS of half the size beside them.
+// The registers of the dQ kernel hold scores, dP, and dS of half their size.
 Limits dq_limits(const Sm90DqConfig& c, const Arch& arch) {
   if (c.warpgroups < 2 || c.warpgroups > 3 || c.tile_k < 16 || c.tile_k > 256 || c.key_stages < 2 || c.key_stages > 8 ||
       c.value_stages < 1 || c.value_stages > 8 || c.query_stages < 1 || c.query_stages > 2 || c.ping_pong < 0 ||
@@ -173,9 +174,9 @@ Limits dq_limits(const Sm90DqConfig& c, const Arch& arch) {
   return limits_with(arch.wgmma && c.tile_k % 16 == 0, shared_bytes(c), 1, arch, registers, consumer_registers(c));
 }
 
-// dQ of up to 128 columns leaves registers for a third consumer warpgroup. Stages fill the shared memory that is left:
-// keys are used twice and stay longer than values. Ping-pong gives 1 to 4% where scores are as wide as dQ; with 64
-// columns the exponentials are the bottleneck, and above 192 the registers are.
+// dQ of up to 128 columns leaves registers for a third consumer warpgroup. Stages fill the remaining shared memory; K
+// has more of them, because it is used twice and stays longer than V. Ping-pong gains 1 to 4% if scores are as wide as
+// dQ. With 64 columns the exponentials are the bottleneck, and above 192 the registers.
 Sm90DqConfig dq_config(Element element, int dim_qk, int dim_v, int options, const Arch& arch) {
   const int widest = std::max(dim_qk, dim_v);
   const int most = (options & (kBias | kMaskTensor)) != 0 ? 0 : takes_registers(options) ? 64 : 128;
@@ -187,8 +188,8 @@ Sm90DqConfig dq_config(Element element, int dim_qk, int dim_v, int options, cons
   return c;
 }
 
-// With 128 keys half as many rows of Q and dO are read per pair, but S, dP and sums of dS take 192 registers, which
-// leaves too few for further options.
+// With 128 keys, half as many rows of Q and dO are read per pair. But S, dP and the sums of dS then take 192 registers,
+// which leaves too few for other options.
 Sm90DbiasConfig dbias_config(Element element, int dim_qk, int dim_v, int options, const Arch& arch) {
   const bool wide = std::max(dim_qk, dim_v) > 128;
   Sm90DbiasConfig c{element, dim_qk, dim_v, (options & ~kScaleFirst) == kBias && !wide ? 128 : 64, 4, options};
@@ -209,7 +210,7 @@ const MeasuredBackward* measured_config(int dim_qk, int dim_v, int options) {
   return found == kMeasuredBackward.end() ? nullptr : found;
 }
 
-// Whether dQ has a kernel of its own is a matter of choice where dK and dV are wanted, too.
+// Applies a tuned choice. It also decides whether dQ has a separate kernel, if dK or dV are wanted, too.
 bool apply_choice(const BackwardProblem& p, const PlanTarget& target, Sm90BackwardConfig& c) {
   Sm90BackwardConfig wanted = c;
   if (!apply_tuned(kTunable, target.choice, target.arch, wanted)) return false;
@@ -221,15 +222,15 @@ bool apply_choice(const BackwardProblem& p, const PlanTarget& target, Sm90Backwa
 
 struct Configs {
   Sm90BackwardConfig main;         // runs if dK or dV are wanted, or if it adds dQ
-  std::optional<Sm90DqConfig> dq;  // dQ has a kernel of its own
+  std::optional<Sm90DqConfig> dq;  // the separate dQ kernel
   bool tuned;
 };
 
 Configs configs_for(const BackwardProblem& p, const PlanTarget& target) {
   const Element element = element_of(p.dtype);
   const int dim_qk = panel_dim(p.dim_qk), dim_v = panel_dim(p.dim_v);
-  // The sums of dK and dV of 64 columns leave registers for a third warpgroup, whose products fill the waits of the
-  // others. Those of more than 128 columns fill all registers of one.
+  // dK and dV of 64 columns leave registers for a third warpgroup, whose products run while the others wait. More than
+  // 128 columns of either fill all registers of a warpgroup.
   const int options = options_of(p);
   const bool narrow = dim_qk == 64 && dim_v == 64, wide = dim_qk > 128 || dim_v > 128;
   const MeasuredBackward* measured = measured_config(dim_qk, dim_v, options);
@@ -245,7 +246,7 @@ Configs configs_for(const BackwardProblem& p, const PlanTarget& target) {
     while (c.stages > 2 && shared_bytes(c) > target.arch.shared_per_block) --c.stages;
     return c;
   };
-  // Tiles of both a bias and a mask leave no shared memory for those of dQ.
+  // Bias tiles together with mask tiles leave no shared memory for the tiles that dQ needs.
   const bool separate = separates_dq(p, std::max(dim_qk, dim_v), kWarpgroupRows * warpgroups, target.reproducible) ||
                         (p.dq && measured && measured->adds_dq == 0) ||
                         (p.dq && !wide && shared_bytes(config(true)) > target.arch.shared_per_block);
@@ -255,14 +256,15 @@ Configs configs_for(const BackwardProblem& p, const PlanTarget& target) {
   return configs;
 }
 
-// Tasks of dBias: tiles, or parts of what shares a tile where tiles are few.
+// The tasks of dBias: tiles of the bias or, if tiles are few, parts of the (batch, head) pairs that share a tile.
 struct DbiasTasks {
   Sm90DbiasConfig config;
   int64_t tiles;
   int parts;
 };
 
-// Nothing where the portable kernel has to compute dBias: it counts tiles if no other kernel runs.
+// The tasks of the dBias kernel, or nothing if the portable kernel must compute dBias. That kernel counts tiles if no
+// other kernel runs.
 std::optional<DbiasTasks> dbias_tasks(const BackwardProblem& p, const Sm90BackwardConfig& c, const Arch& arch) {
   constexpr int64_t kTasks = 264, kTooMany = int64_t{1} << 31;  // two per SM of the largest boards
   if (!p.dbias) return std::nullopt;
@@ -290,7 +292,7 @@ MaskListExtent query_lists(const BackwardProblem& p, int tile_k) {
 MaskListExtent key_lists(const BackwardProblem& p, int tile_q, int tile_k) {
   return {p.heads_q, tiles_in(p.len_q, tile_q), tiles_in(p.len_k, tile_k)};
 }
-// The configs of the kernels that make lists have what these depend on, and no more.
+// Plans the kernels that make lists. Their configs have only the fields that the lists depend on.
 void plan_mask(BackwardPlan& plan, const BackwardProblem& p, const Sm90BackwardConfig& main,
                const std::optional<Sm90DqConfig>& dq, const Arch& arch) {
   BackwardWorkspace& w = plan.workspace;
@@ -361,7 +363,7 @@ std::vector<Alternatives> candidates(const BackwardProblem&, const BackwardPlan&
   auto c = plan.main.kernel.as<Sm90BackwardConfig>();
   std::vector<Alternatives> all;
   for (const int warpgroups : {1, 2, 3}) {
-    Alternatives without_dq;  // as many stages as fit
+    Alternatives without_dq;  // configs without dQ, with as many stages as fit
     for (const int stages : {4, 3, 2}) {
       c.warpgroups = warpgroups, c.stages = stages, c.dq = 1;
       all.push_back({key_of(kMain, arch, c)});
@@ -473,7 +475,7 @@ constinit const BackwardFamily sm90_backward{
     .choice = [](const KernelKey& kernel) { return choice_of(kTunable, kernel.as<Sm90BackwardConfig>()); },
     .params =
         [](const BackwardProblem& p, const BackwardPlan& plan, const LaunchContext& context, KernelParams& params) {
-          // The portable kernels before and behind the main one get the first part of the struct.
+          // The portable kernels before and after the main one read the first part of the struct.
           static_assert(offsetof(Sm90BackwardParams, backward) == 0);
           params.set([&] { return params_of(p, plan, context); }, sizeof(BackwardParams));
         },

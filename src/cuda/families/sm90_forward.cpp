@@ -54,15 +54,15 @@ constexpr const KernelType* kKernels[] = {&kKernel, &kListKernel, &kCombineKerne
 // Panels are 64 columns wide.
 int panel_dim(int64_t dim) { return padded_head_size(std::max<int64_t>(dim, kPanelColumns)); }
 
-// Whether TMA can load the bias. A bias of another type than q, or with rows that do not start on 16-byte boundaries,
-// is loaded element by element.
+// kTmaBias if TMA can load the bias. A bias of another type than q, or with rows that do not start on 16-byte
+// boundaries, is loaded element by element.
 int bias_schedule(const ForwardProblem& p) {
   return p.bias && p.bias.dtype == p.dtype && has_tensor_map(p.bias, score_extent(p, p.bias)) ? kTmaBias : 0;
 }
 
 // Softcap bounds scores to [-softcap, softcap], in powers of two [-c, c]. With a row maximum of c - spare_exponent, no
-// probability is below 2^-100, and none above 2^45, so that values of up to 1e24 do not overflow. f16 has no such
-// range. Nor has it where scale and softcap are so far apart that the polynomial of tanh does not fit into floats.
+// probability is below 2^-100, and none above 2^45, so that values of up to 1e24 do not overflow. f16 does not have
+// that range. Scale and softcap must also be close enough that the coefficients of the polynomial fit into floats.
 constexpr double kMinExponent = -100, kMaxSpare = 45;
 double spare_exponent(const Problem& p) { return std::max(0.0, 2 * p.softcap * kLog2e + kMinExponent); }
 bool has_fixed_max(const Problem& p) {
@@ -94,7 +94,7 @@ const char* why_not(const ForwardProblem& p) {
   return nullptr;
 }
 
-// What belongs to an option is wrong without it.
+// The schedule bits that a config may have. Bits that belong to an option are legal only with that option.
 int allowed_schedule(const Sm90ForwardConfig& c) {
   const bool may_keep = c.options == kMaskTensor || (c.options & (kBias | kMaskTensor)) == 0;
   return kPingPong | kPinWait | kStoreBySmem | kPrefetchQ | (c.options & kBias ? kTmaBias : 0) |
@@ -107,8 +107,8 @@ bool has_mask_boxes(const Sm90ForwardConfig& c) {
   return c.warpgroups <= kMaxMaskWarpgroups && c.tile_k <= kMaskBoxKeys;
 }
 
-// Registers for the scores of a tile, the weights that they become, half as large, and the output. If scores are kept,
-// also for the weights of the previous tile; but there is no row maximum, so fewer other registers are in use.
+// Registers hold the scores of a tile, the probabilities, which take half as many, and the output. With kFirstMax they
+// also hold the probabilities of the previous tile, but there is no row maximum, so fewer other registers are in use.
 Limits config_limits(const Sm90ForwardConfig& c, const Arch& arch) {
   if (c.warpgroups < 1 || c.warpgroups > 4 || c.tile_k < 16 || c.tile_k > 256 || c.stages < 2 || c.stages > 8 ||
       c.schedule < 0 || (c.schedule & ~allowed_schedule(c)) != 0 || (reads_mask(c) && !has_mask_boxes(c)))
@@ -125,8 +125,8 @@ constexpr Member kMembers[] = {{&tuned::Choice::warpgroups, &Sm90ForwardConfig::
                                {&tuned::Choice::schedule, &Sm90ForwardConfig::schedule}};
 constexpr Tunable<Sm90ForwardConfig> kTunable{"sm90", kMembers, config_limits};
 
-// Whether TMA loads the bias, for example, is not part of a choice: another call of the same kind may not be able to
-// use it.
+// Schedule bits that follow from the call and are not part of a choice. Another call of the same kind may not be able
+// to use TMA for the bias, for example.
 constexpr int kOptionSchedule = kTmaBias | kFixedMax;
 bool apply_choice(const PlanTarget& target, Sm90ForwardConfig& c) {
   Sm90ForwardConfig wanted = c;
@@ -139,7 +139,7 @@ bool apply_choice(const PlanTarget& target, Sm90ForwardConfig& c) {
 
 constexpr int64_t kUnit = 256;  // bytes; parts of the workspace begin at a multiple of it
 
-// Sets up partial results of all rows and splits, and the launch that reduces them.
+// Plans the partial results of all rows and splits, and the launch that reduces them.
 void plan_splits(ForwardPlan& plan, const ForwardProblem& p, Sm90ForwardConfig& c, const Arch& arch) {
   constexpr int64_t kReal = sizeof(float);
   c.work |= kSplitKeys | (plan.packed_heads > 1 ? kPackHeads : 0);
@@ -164,14 +164,15 @@ void plan_splits(ForwardPlan& plan, const ForwardProblem& p, Sm90ForwardConfig& 
   plan.combine.programmatic = true;
 }
 
-// The most query tiles of one head of all sequences. Packed sequences have at most one tile each that is not full.
+// An upper bound of the query tiles of one head of all sequences. Each packed sequence has at most one tile that is not
+// full.
 Checked listed_tiles(const Problem& p, int tile_q) {
   const Checked of_longest = Checked(p.batch) * ((p.len_q + tile_q - 1) / tile_q);
   const int64_t of_packed = p.packed() ? p.total_q / tile_q + p.batch : kUnbounded;
   return Checked(of_longest.at_most(of_packed));
 }
 
-// Whether packed sequences are nearly all as long as the longest, by their total number of rows.
+// Whether, by their total number of rows, packed sequences are nearly all as long as the longest.
 bool are_equally_long(const ForwardProblem& p) {
   constexpr double kNearlyAll = 0.94;
   const auto full = [&](int64_t total, int64_t length) {
@@ -180,8 +181,8 @@ bool are_equally_long(const ForwardProblem& p) {
   return p.packed() && full(p.total_q, p.len_q) && full(p.total_k, p.len_k);
 }
 
-// Sequences of different lengths, and calls with a mask tensor, use a list of tiles if they fill the device a few
-// times: making the list takes a few microseconds.
+// Whether to take tiles from a list: for sequences of different lengths, and for calls with a mask tensor, if they fill
+// the device a few times. Making the list takes a few microseconds.
 bool is_worth_list(const ForwardProblem& p, int tile_q, int num_sms) {
   constexpr int64_t kMaxSequences = 1 << 14, kMinRounds = 2;
   if (p.batch > kMaxSequences) return false;
@@ -193,8 +194,8 @@ bool is_worth_list(const ForwardProblem& p, int tile_q, int num_sms) {
   return tiles >= kMinRounds * num_sms && tiles < int64_t{1} << 31;
 }
 
-// If all heads share the mask, it decides which groups of 64 queries form a tile. Tiles are then taken from a list, and
-// a CTA makes the lists of one batch entry.
+// The number of groups of 64 queries if the mask decides which of them form a tile, otherwise 0. It does if all heads
+// share the mask. Tiles are then taken from a list, and a CTA makes the lists of one batch entry.
 int64_t tiling_groups(const ForwardProblem& p, const Sm90ForwardConfig& c) {
   const int64_t groups = (p.len_q + kWarpgroupRows - 1) / kWarpgroupRows;
   const bool few = groups <= kMaxTilingGroups && p.len_k <= kMaxTilingKeys;
@@ -211,20 +212,20 @@ MaskListExtent mask_list_extent(const ForwardProblem& p, const Sm90ForwardConfig
 void plan_list(ForwardPlan& plan, const ForwardProblem& p, Sm90ForwardConfig& c, const Arch& arch) {
   c.work |= kTileList;
   Sm90ForwardConfig list{};
-  list.element = Element::bf16, list.warpgroups = c.warpgroups, list.tile_k = c.tile_k;  // what it depends on
+  list.element = Element::bf16, list.warpgroups = c.warpgroups, list.tile_k = c.tile_k;  // all that the list depends on
   list.options = c.options & kMaskTensor;
   plan.list = launch_of(key_of(kListKernel, arch, list), 1, kTileListThreads, kTileListBytes);
-  plan.list.programmatic = reads_mask(c);  // behind the lists of key tiles
+  plan.list.programmatic = reads_mask(c);  // runs after the lists of key tiles
   ForwardWorkspace& w = plan.workspace;
   w.list = kUnit;
   const Checked tiles = reads_mask(c) ? Checked(p.batch) * mask_list_extent(p, c).tiles : listed_tiles(p, plan.tile_q);
   w.size = workspace_bytes(tiles * int64_t{sizeof(ListedTile)} + kUnit);
 }
 
-// Behind the other parts of the workspace.
+// Plans the lists of key tiles, in the workspace after its other parts.
 void plan_mask(ForwardPlan& plan, const ForwardProblem& p, const Sm90ForwardConfig& c, const Arch& arch) {
   Sm90ForwardConfig list{};
-  list.element = Element::bf16, list.warpgroups = c.warpgroups, list.tile_k = c.tile_k;  // all that it depends on
+  list.element = Element::bf16, list.warpgroups = c.warpgroups, list.tile_k = c.tile_k;  // all that the lists depend on
   const MaskListExtent extent = mask_list_extent(p, c);
   plan.mask_lists = plan_mask_lists(key_of(kMaskListKernel, arch, list), p, extent);
   ForwardWorkspace& w = plan.workspace;
@@ -233,9 +234,9 @@ void plan_mask(ForwardPlan& plan, const ForwardProblem& p, const Sm90ForwardConf
       workspace_bytes(Checked(static_cast<int64_t>(w.mask_lists)) + static_cast<int64_t>(mask_list_bytes(p, extent)));
 }
 
-// Tiles for few query tiles, in addition to those of the table: for head sizes above `beyond` up to largest_dim.
-// Without splits they use the stages and the schedule of a table's entry. One warpgroup is for a small part of the SMs:
-// it overlaps less, but a query tile takes less time.
+// Further tiles for calls with few query tiles, for head sizes above `beyond` up to largest_dim. Without splits they
+// use the stages and the schedule of a table's entry. One warpgroup serves calls that use a small part of the SMs: it
+// overlaps less, but a query tile takes less time.
 struct SmallGridTiles {
   int beyond, largest_dim, warpgroups, tile_k, split_stages, stages, schedule;
 };
@@ -247,17 +248,18 @@ constexpr SmallGridTiles kSmallGridTiles[] = {{0, 64, 1, 128, 4, 4, kPinWait},
                                               {64, 128, 3, 80, 4, 4, kPingPong | kPinWait},
                                               {128, 256, 1, 80, 2, 2, kPinWait}};
 
-// Options may need the registers of two warpgroups; if they need more, only the table's tiles are used.
+// Whether the tiles leave enough registers for the options, which may need those of kernels with two warpgroups.
+// Options that need more only use the table's tiles.
 bool has_registers(const SmallGridTiles& t, const Sm90ForwardConfig& c) {
   return c.options == 0 || (t.warpgroups <= 2 && needs_of(c) <= RegisterNeeds::dropout);
 }
-// Heads of a group become rows through TMA boxes of all heads of several queries, which fill a warpgroup's rows. With
-// three warpgroups their masks would need too many registers.
+// Whether the heads of a group can be rows of one tile. A TMA box has all heads of several queries, which fill a
+// warpgroup's rows. With three warpgroups, masks would need too many registers.
 bool can_pack_heads(const ForwardProblem& p, const SmallGridTiles& t) {
   return t.warpgroups == 2 && p.group() > 1 && kWarpgroupRows % p.group() == 0 && p.q.head_stride != 0;
 }
 
-// Takes the tiles and the number of splits with the least estimated time, if it is clearly less than that of the
+// Uses the tiles and the number of splits with the least estimated time, if that is clearly less than the time of the
 // table's tiles without splits.
 void choose_splits(ForwardPlan& plan, const ForwardProblem& p, Sm90ForwardConfig& c, const PlanTarget& target) {
   const Sm90ForwardConfig built_in = c;
@@ -293,7 +295,7 @@ void choose_splits(ForwardPlan& plan, const ForwardProblem& p, Sm90ForwardConfig
   plan.tile_q = tile_q_of(c), plan.tile_k = c.tile_k;
 }
 
-// How CTAs share the work, beyond one query tile after the other.
+// Decides how CTAs share the work: static tiles, splits of the keys, or a list of tiles.
 void plan_work(ForwardPlan& plan, const ForwardProblem& p, Sm90ForwardConfig& c, const PlanTarget& target) {
   choose_splits(plan, p, c, target);
   if (plan.splits > 1) plan_splits(plan, p, c, target.arch);
@@ -331,14 +333,14 @@ ForwardPlan plan(const ForwardProblem& p, const PlanTarget& target) {
   return plan;
 }
 
-// Registers that options need beyond the estimate of config_limits; kernels with more spill.
+// Registers that options need in addition to the estimate of config_limits. Kernels that exceed the sum spill.
 int option_registers(const Sm90ForwardConfig& c) {
   if ((c.options & kDropout) != 0) return 20;
   return reads_mask(c) && uses_first_max(c) ? 10 : 0;
 }
 
-// With options: for every number of warpgroups and each kind of softmax, the largest key tiles that may fit the
-// registers, with as much of the rest of the schedule as fits into shared memory.
+// Candidates for a call with options: for every number of warpgroups and each kind of softmax, the largest key tiles
+// that may fit the registers, with as much of the remaining schedule as fits into shared memory.
 std::vector<Alternatives> option_candidates(const Sm90ForwardConfig& built_in, const Arch& arch) {
   constexpr int kMaxTiles = 3;
   const bool wide = std::max(built_in.dim_qk, built_in.dim_v) > 128;
@@ -400,7 +402,7 @@ bool has_few_readers(const ForwardProblem& p, const ForwardPlan& plan, const Sm9
 }
 KeySplits splits_of(const ForwardProblem& p, const ForwardPlan& plan, const Sm90ForwardConfig& c, void* workspace) {
   if (plan.splits == 1) return {};
-  // As ScoreOptions::kFoldsFactor: a bias, and a scale that cannot be folded, leave scores in natural units.
+  // Equals ScoreOptions::kFoldsFactor: with a bias, or a scale that cannot be folded, scores are in natural units.
   const bool folds = (c.options & kBias) == 0 && ((c.options & kScaleFirst) == 0 || (c.options & kSoftcap) != 0);
   const double factor = folds ? (p.softcap > 0 ? p.softcap : p.scale) : 1;
   const auto part = [&](size_t offset) {
@@ -431,7 +433,8 @@ TileList list_of(const ForwardProblem& p, const ForwardPlan& plan, int num_sms, 
           counters + 1, static_cast<unsigned>(listed_heads_per_group(p, work)), static_cast<int>(longest)};
 }
 
-// Statistics count the tiles that there are without a mask.
+// The lists of key tiles. Query tiles are not aligned to the mask if statistics are requested, because these count the
+// tiles of a call without a mask.
 MaskLists forward_mask_lists(const ForwardProblem& p, const ForwardPlan& plan, const Sm90ForwardConfig& c,
                              const LaunchContext& context) {
   MaskLists lists =
@@ -448,8 +451,8 @@ TensorMap packed_query_map(const ForwardProblem& p, int packed) {
   return tensor_map(q, {e.dim, e.heads, e.rows, e.batch}, packed, kPanelColumns, kWarpgroupRows / packed);
 }
 
-// Whether O can leave by TMA. Of a row that ends within a piece of 16 bytes TMA writes more than the row: an H200 wrote
-// the byte after 57 elements.
+// Whether TMA can store O. If a row ends within a piece of 16 bytes, TMA writes beyond it: an H200 wrote the byte after
+// 57 elements.
 bool stores_by_tma(const ForwardProblem& p, const ConstRows& o) {
   return p.dim_v * static_cast<int64_t>(size_of(o.dtype)) % 16 == 0 && o.dtype == p.dtype &&
          has_tensor_map(o, output_extent(p));

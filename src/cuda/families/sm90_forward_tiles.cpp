@@ -39,12 +39,12 @@ constexpr Tiles kTiles[] = {
     {256, 256, 2, 48, 2, everything},                             //
 };
 
-// Tiles whose scores stay in registers until the softmax is final (kFirstMax). Of the entries for the smallest head
+// Tiles for kFirstMax, whose scores stay in registers until the softmax is final. Of the entries for the smallest head
 // size that fits, the one with the least estimated time is used. Problems without such an entry use the tiles above.
 // Options take registers, so that fewer warpgroups or keys fit.
 struct FirstMaxTiles : Tiles {
   RegisterNeeds min_needs;
-  double row_time;  // of a query, relative to the other tiles of these head sizes
+  double row_time;  // time per query, relative to the other tiles of these head sizes
 };
 constexpr int kNoTurns = kPinWait | kStoreBySmem | kFirstMax;
 constexpr FirstMaxTiles kFirstMaxTiles[] = {
@@ -65,8 +65,8 @@ constexpr FirstMaxTiles kFirstMaxTiles[] = {
     {{256, 256, 2, 64, 2, dropout, kNoTurns}, plain, 1},                              //
 };
 
-// Rows that the busiest CTA computes. Few causal tiles cannot be dealt out evenly: that CTA has a long and a short one.
-// Many tiles can, and then the missing rows of a sequence's first tile hardly count.
+// Rows that the busiest CTA computes. Few causal tiles cannot be distributed evenly: that CTA has a long and a short
+// one. Many tiles can, and then the missing rows of a sequence's first tile hardly count.
 double rows_of_cta(const ForwardProblem& p, int tile_q, int num_sms) {
   const bool causal = p.window_right < kUnbounded;
   constexpr double kManyRounds = 4;
@@ -111,7 +111,7 @@ RegisterNeeds needs_of(const Sm90ForwardConfig& c) {
   const bool drops = (c.options & kDropout) != 0, has_tiles = (c.schedule & kTmaBias) != 0;
   const bool both = (c.options & kSoftcap) != 0 && (c.options & kAlibi) != 0;
   if (terms == 0 && drops && both)
-    return std::max(c.dim_qk, c.dim_v) > 192 ? everything : one_tile;  // as few registers
+    return std::max(c.dim_qk, c.dim_v) > 192 ? everything : one_tile;  // these need as few registers
   if (terms == 0) return drops || both ? dropout : arithmetic;
   if (terms == kMaskTensor && !drops) return mask;
   return has_tiles && !drops && terms != (kBias | kMaskTensor) ? one_tile : everything;
@@ -124,9 +124,9 @@ ForwardTiles tiles_for(const ForwardProblem& p, const Sm90ForwardConfig& c, int 
   };
   const FirstMaxTiles* best = nullptr;
   double least = 0;
-  // Not with a fixed reference. With a mask tensor only if there are no other options. Not with ALiBi if a query sees
-  // later keys, which are visited first: rows then outgrow their first tile, and with 64 columns that costs more than
-  // larger key tiles save (0.70 instead of 0.75 of the plain kernel's speed).
+  // kFirstMax is not used with a fixed reference, and with a mask tensor only if there are no other options. It is not
+  // used with ALiBi if a query sees later keys. These are visited first, so that later tiles exceed the first maximum,
+  // and with 64 columns that costs more than larger key tiles save (0.70 instead of 0.75 of the plain kernel's speed).
   const bool rises =
       c.options == kAlibi && p.window_right >= kUnbounded && std::max(c.dim_qk, c.dim_v) <= kPanelColumns;
   const bool keeps = needs_of(c) != fixed_max && !rises && (needs_of(c) != mask || c.options == kMaskTensor);

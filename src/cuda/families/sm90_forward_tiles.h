@@ -7,15 +7,15 @@
 
 namespace cuflash::cuda {
 
-// What the options of a call take from a tile.
+// How many registers, and how much shared memory, the options of a call need; in ascending order.
 enum class RegisterNeeds {
   plain,       // no options
-  fixed_max,   // softcap alone, in a softmax without a row maximum
-  arithmetic,  // softcap or ALiBi, a scale of its own: a few registers
-  dropout,     // or softcap and ALiBi: more registers
-  mask,        // a mask tensor: as dropout, and a little shared memory
+  fixed_max,   // only softcap, in a softmax without a row maximum
+  arithmetic,  // softcap or ALiBi, or a scale that is not folded: a few registers
+  dropout,     // dropout, or softcap and ALiBi together: more registers
+  mask,        // a mask tensor: the registers of dropout, and a little shared memory
   one_tile,    // a bias in shared memory, or softcap, ALiBi and dropout together
-  everything,  // both, dropout beside one, or loads of a bias by consumers
+  everything,  // bias and mask, dropout with either, or a bias that consumers load
 };
 
 RegisterNeeds needs_of(const Sm90ForwardConfig& config);

@@ -22,7 +22,7 @@ constexpr KernelType kKernel{.name = "sm90_kv",
 constexpr const KernelType* kKernels[] = {&kKernel};
 constexpr int kMaxStages = 4, kMaxSingleCtaStages = 8;
 
-// One more warp is the producer.
+// The warps of these tiles are consumers; there is one more warp, the producer.
 constexpr KvTiles kTiles[] = {
     {128, 256, 64, 8, 1, 1, 1},              // wgmma: see is_worth_warpgroups
     {128, 128, 64, 8, 1, 1, 1},              //
@@ -46,7 +46,7 @@ constexpr KvTiles kTiles[] = {
 };
 // TMA boxes hold whole panels of columns.
 int boxed_dim(int64_t dim) { return padded_head_size((dim + kPanelColumns - 1) / kPanelColumns * kPanelColumns); }
-// Rows of a box: those of a tile of keys, or as many as divide a page. Without pages a tile is one box.
+// Rows of a TMA box: the largest of these that divides the key tile and the page. Without pages a key tile is one box.
 constexpr int64_t kBoxRows[] = {128, 64, 32, 16};
 int64_t box_rows_of(const CacheProblem& p, const KvConfig& c) {
   return *std::find_if(std::begin(kBoxRows), std::end(kBoxRows),
@@ -60,7 +60,7 @@ const char* why_not(const CacheProblem& p) {
   if (p.cache.page_size % kBoxRows[std::size(kBoxRows) - 1] != 0)
     return "TMA loads need pages whose size is a multiple of 16";
   if (p.cache.page_size != 0 && p.cache.leftpad) return "left padding moves keys across the borders of pages";
-  // Products read two adjacent pieces of a box, and another tile follows its last column.
+  // Products read two adjacent pieces of a box; after its last column, another tile follows in shared memory.
   if (p.v_in_k && (column_of_values(p) % 16 != 0 || column_of_values(p) + boxed_dim(p.dim_v) > boxed_dim(p.dim_qk)))
     return "v is a slice of k that does not lie in a TMA box as products read it";
   return nullptr;
@@ -75,13 +75,13 @@ bool suits_single_cta_per_sm(const CacheProblem& p, const KvTiles& t, const Arch
                                fills_once(tiles, max_key_tiles(p, t.tile_q, t.tile_k), arch.usual_sms));
 }
 
-// Large row tiles read their keys once, but one CTA adds up all splits of such a tile, and with few tiles there are
-// many splits. With a fixed number of splits, the batch must not decide.
+// Whether to use wgmma and large row tiles. These read their keys once, but one CTA adds up all splits of such a tile,
+// and with few tiles there are many splits. With a fixed number of splits, the batch must not decide.
 bool is_worth_warpgroups(const CacheProblem& p, const KvTiles& t, const Arch& arch) {
   return p.num_splits == 0 && 2 * row_tiles(p, t.tile_q) >= arch.usual_sms;
 }
 
-// One block of rows at a time has scores, and weights of half their size.
+// Limits of configs with wgmma. Only one block of rows at a time has scores, and probabilities of half their size.
 Limits wgmma_limits(const KvConfig& c, const Arch& arch) {
   constexpr int kWarps = 2 * kWarpgroupThreads / 32;
   const bool shape = arch.wgmma && c.row_warps == kWarps && c.key_warps == 1 && c.column_warps == 1 && c.tile_k >= 32 &&
@@ -99,7 +99,7 @@ Limits config_limits(const KvConfig& c, const Arch& arch) {
 
 constexpr Tunable<KvConfig> kTunable{"sm90", kKvMembers, config_limits};
 
-// The splits whose first tile the producer loads before it knows any length: those that are always used as soon as
+// Plans the splits whose first tile the producer prefetches before it knows any length: those that are used whenever
 // there are keys for them, provided that keys begin with the first row. If all CTAs start at once, that hides the time
 // until the work is known; if others follow, it saves nothing, and has been seen to cost up to 2%. Without splits, two
 // tiles are loaded; with few splits, the second tile belongs to another split.
@@ -124,7 +124,7 @@ int64_t parts_in_flight(const KvPlan& plan, const KvConfig& c) {
 // adds up some segments of the rows, one after the other; with many rows and few splits there are so many that tickets
 // are faster (docs/lab/kv.md).
 bool is_worth_exchange(const KvPlan& plan, const KvConfig& c) {
-  constexpr int64_t kMaxUnits = 4;  // per warp
+  constexpr int64_t kMaxUnits = 4;  // segments per warp
   if (!c.fast_decode || !plan.all_resident || plan.splits == 1 || c.ctas_per_sm != 1) return false;
   return plan.state_rows * (c.dim_v / kExchangeColumns) <= kMaxUnits * plan.splits * (num_threads(c) / 32);
 }

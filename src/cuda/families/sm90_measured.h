@@ -8,15 +8,15 @@ namespace cuflash::cuda {
 
 struct MeasuredForward {
   int dim_qk, dim_v, options;  // padded; OptionBits, exactly those of the call
-  bool causal;                 // or a window: a query does not see all later keys
+  bool causal;                 // causal or a window: a query does not see all later keys
   int warpgroups, tile_k, stages, schedule;
-  double row_time;  // of a query, relative to the fastest row of the same calls
+  double row_time;  // time per query, relative to the fastest tiles of the same calls
 };
 
 struct MeasuredBackward {
   int dim_qk, dim_v, options;
   int warpgroups, stages;
-  int adds_dq;  // 0: dQ has a kernel of its own
+  int adds_dq;  // 0: a separate kernel computes dQ
 };
 
 }  // namespace cuflash::cuda

@@ -1,4 +1,4 @@
-// The kernel that makes the summary of a mask tensor: one for every architecture and every family that reads summaries.
+// The kernel that makes the summary of a mask tensor, for every architecture and every family that reads summaries.
 #pragma once
 
 #include "checked.h"

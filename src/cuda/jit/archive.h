@@ -19,7 +19,7 @@ namespace cuflash::cuda {
 
 struct ArchiveEntry {
   Digest key;
-  std::string name;  // of the kernel, for display
+  std::string name;  // kernel name, for display
   std::string cubin;
 };
 

@@ -9,7 +9,7 @@
 namespace cuflash::cuda {
 namespace {
 
-// Everything that the compiled code depends on.
+// A text with everything that the compiled code depends on.
 std::string identity(const Program& program) {
   std::string text = join("cuflash kernel\n", kernel_headers_hash(), "\n");
   for (const std::string& flag : compile_flags(program.arch)) text += flag + "\n";

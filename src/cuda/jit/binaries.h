@@ -12,7 +12,7 @@ namespace cuflash::cuda {
 struct BinarySettings {
   std::string cache_dir;  // "": none
   std::string pack;       // "": none
-  std::string jit;        // "" or "on": compile what is not there; "off": refuse it
+  std::string jit;        // "" or "on": compile missing kernels; "off": refuse to
 };
 
 enum class Origin { pack, disk, compiler };
@@ -46,8 +46,8 @@ class Binaries {
 // The binaries of this process, configured by its environment. Initialised at the first call.
 Binaries& binaries();
 
-// A pack serves machines without a compiler, so its keys do not depend on one. Those of the disk cache do: another
-// compiler makes other code.
+// The key of a kernel in a pack. A pack serves machines without a compiler, so its keys do not depend on one. Keys of
+// the disk cache do, because another compiler makes other code.
 Digest pack_key(const Program& program);
 Digest disk_key(const Program& program, int compiler_version);
 

@@ -11,13 +11,13 @@
 namespace cuflash::cuda {
 namespace {
 
-constexpr size_t kLongestLog = 700;  // of a message: the first errors, within the C API's buffer
+constexpr size_t kLongestLog = 700;  // longest log in a message: the first errors fit into the C API's buffer
 
 void check(const Nvrtc& n, int result, const char* what) {
   if (result != 0) throw FlashAttentionError(CUFLASH_INTERNAL, join(what, ": ", n.nvrtcGetErrorString(result)));
 }
 
-// A plain sentence instead of the compiler's complaint about an option.
+// Rejects an unknown target in a plain sentence, in place of the compiler's complaint about an option.
 void require_target(const Nvrtc& n, const Program& program) {
   int count = 0;
   check(n, n.nvrtcGetNumSupportedArchs(&count), "nvrtcGetNumSupportedArchs");
@@ -32,7 +32,7 @@ void require_target(const Nvrtc& n, const Program& program) {
 }
 
 std::string log_of(const Nvrtc& n, NvrtcProgram program) {
-  size_t size = 0;  // with the terminator
+  size_t size = 0;  // including the terminator
   check(n, n.nvrtcGetProgramLogSize(program, &size), "nvrtcGetProgramLogSize");
   std::string log(size, '\0');
   check(n, n.nvrtcGetProgramLog(program, log.data()), "nvrtcGetProgramLog");

@@ -23,7 +23,8 @@ namespace cuflash::cuda {
 namespace {
 
 constexpr const char *kKernelSuffix = ".kernel", *kLockSuffix = ".lock";
-constexpr const char* kOldTemporarySuffix = ".tmp";  // of earlier versions, whose temporary names began with the key
+constexpr const char* kOldTemporarySuffix =
+    ".tmp";  // suffix in earlier versions, whose temporary names began with the key
 constexpr auto kLockPatience = std::chrono::seconds(120);  // many times as long as the slowest kernel takes
 constexpr auto kLockPoll = std::chrono::milliseconds(5);
 

@@ -1,5 +1,5 @@
-// Compiled kernels in a private directory of the user, shared by processes. No failure is fatal: what cannot be read is
-// a miss, what cannot be written is not kept, and state() says why.
+// Compiled kernels in a private directory of the user, shared by processes. No failure is fatal: an unreadable file
+// counts as a miss, a file that cannot be written is not kept, and state() says why.
 #pragma once
 
 #include <cstdint>
@@ -26,8 +26,8 @@ class DiskCache {
   std::optional<std::string> load(const Digest& key);
   void store(const ArchiveEntry& entry);
 
-  // Held while a kernel is compiled, so that other processes wait for it instead of compiling it, too. If it cannot be
-  // taken, or another process holds it for too long, work continues without it, which costs time and nothing else.
+  // Held while a kernel is compiled, so that other processes wait for it instead of compiling it, too. If the lock
+  // cannot be taken, or another process holds it for too long, work continues without it, which only costs time.
   class Lock {
    public:
     Lock(const DiskCache& cache, const Digest& key);

@@ -41,7 +41,7 @@ Loaded& loaded() {
   return instance;
 }
 
-// Stays loaded for the life of the process.
+// Loads a kernel, for the life of the process.
 CUkernel load(const Program& program) {
   const Driver& d = driver();
   const auto start = std::chrono::steady_clock::now();

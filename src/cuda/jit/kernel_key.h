@@ -13,15 +13,15 @@
 namespace cuflash::cuda {
 
 // A kernel template in kernels/, described as far as the program that instantiates it requires. The family that
-// launches the kernel defines its type: one object, known by its address.
+// launches the kernel defines its type: one object, identified by its address.
 struct KernelType {
-  const char* name;    // of the function template
-  const char* header;  // in kernels/
+  const char* name;    // name of the function template
+  const char* header;  // its header in kernels/
   const char* config;  // struct of the template argument, in config.h
   const char* params;  // struct of the argument
   const char* bounds;  // arguments of __launch_bounds__, in terms of the config C
   size_t config_ints;
-  // The params hold tensor maps, which need a stricter alignment than a block of params has.
+  // Whether the params hold tensor maps, which need a stricter alignment than a block of params has.
   bool takes_tensor_maps = false;
 };
 template <class Config>

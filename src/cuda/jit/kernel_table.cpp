@@ -30,7 +30,7 @@ KernelTable::Entry& KernelTable::find(const KernelKey& key) {
   if (Entry* entry = search()) return *entry;
   const std::lock_guard lock(inserting_);
   if (Entry* entry = search()) return *entry;
-  // Linked in front and published last: a reader that sees the entry sees the whole list.
+  // The entry is linked in front of the list and then published, so that a reader that sees it sees the whole list.
   Entry* entry = new Entry(key);
   entry->next = bucket.load(std::memory_order_relaxed);
   bucket.store(entry, std::memory_order_release);

@@ -39,7 +39,7 @@ bool load(void* handle, Nvrtc& n) {
 Nvrtc load_nvrtc(const std::vector<std::string>& candidates) {
   std::string found;
   for (const std::string& name : candidates) {
-    // Never closed: NVRTC does not free what it allocates when it is loaded.
+    // The handle is never closed: NVRTC does not free what it allocates when it is loaded.
     void* handle = ::dlopen(name.c_str(), RTLD_LAZY | RTLD_LOCAL);
     Nvrtc n{};
     if (!handle) continue;

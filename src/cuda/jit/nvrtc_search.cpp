@@ -14,7 +14,7 @@ namespace {
 namespace fs = std::filesystem;
 using Paths = std::vector<std::string>;
 
-// libnvrtc.so.12, but neither libnvrtc-builtins.so nor libnvrtc.alt.so, which are other libraries.
+// Whether a file is libnvrtc, such as libnvrtc.so.12. libnvrtc-builtins.so and libnvrtc.alt.so are other libraries.
 bool is_nvrtc(const std::string& file) {
   return file.starts_with("libnvrtc") && file.find(".so") != std::string::npos &&
          file.find("builtins") == std::string::npos && file.find(".alt") == std::string::npos;

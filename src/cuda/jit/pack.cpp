@@ -51,8 +51,8 @@ std::vector<ArchiveEntry> compile_all(const std::vector<KernelKey>& kernels, Bin
 
 size_t write_pack(const std::vector<KernelKey>& kernels, Binaries& binaries, int threads, const std::string& path,
                   const PackProgress& progress) {
-  // Opened first, so that a path that cannot be written fails before minutes of compiling. Only the owner may write to
-  // a pack: code is run from it, and many users' files are writable by their group.
+  // The file is opened first, so that a path that cannot be written fails before minutes of compiling. Only the owner
+  // may write to a pack: code is run from it, and many users' files are writable by their group.
   TemporaryFile file(path, 0644);
   if (!file) cannot_write(path, file);
   const std::string bytes = archive_bytes(compile_all(kernels, binaries, threads, progress));

@@ -10,7 +10,7 @@
 
 namespace cuflash::cuda {
 
-// Called from several threads, one at a time.
+// Reports progress. Several threads call it, one at a time.
 using PackProgress = std::function<void(size_t done, size_t total, const std::string& kernel)>;
 
 // Compiles the kernels, or takes them from the disk cache, with this many threads, and replaces the file atomically.

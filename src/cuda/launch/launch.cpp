@@ -22,8 +22,8 @@ void enqueue(CUkernel kernel, const Launch& launch, int num_sms, const KernelPar
   };
   if (launch.programmatic) set(CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION);
   if (launch.cooperative) set(CU_LAUNCH_ATTRIBUTE_COOPERATIVE);
-  // The driver copies a block to the start of the parameters, which is aligned to 16 bytes only, and what it gets by a
-  // pointer to where the kernel expects it.
+  // The driver copies a parameter block to the start of parameter memory, which is only aligned to 16 bytes. Parameters
+  // that it gets by pointer it copies to where the kernel expects them.
   void* data = const_cast<void*>(params.data());
   size_t size = params.size();
   void* block[] = {kLaunchParamBufferPointer, data, kLaunchParamBufferSize, &size, kLaunchParamEnd};
@@ -43,7 +43,7 @@ void enqueue(CUkernel kernel, const Launch& launch, int num_sms, const KernelPar
 
 void launch(const DeviceGuard& current, std::span<const Launch* const> launches, const KernelParams& params,
             void* stream) {
-  std::array<CUkernel, 8> kernels{};  // more than any plan has
+  std::array<CUkernel, 8> kernels{};  // more kernels than any plan has
   size_t count = 0;
   for (const Launch* launch : launches)
     if (launch->grid_x != 0) kernels.at(count++) = cached_kernel(launch->kernel, current.state(), launch->shared_bytes);

@@ -1,4 +1,4 @@
-// The only launch of the library.
+// The only function of the library that launches kernels.
 #pragma once
 
 #include <span>

@@ -19,7 +19,7 @@ class HostLengths {
   HostLengths(const HostLengths&) = delete;
   HostLengths& operator=(const HostLengths&) = delete;
 
-  // The same attention, and the same cache, with lengths, tables and indices in host memory.
+  // The attention and the cache of the call, with lengths, tables and indices in host memory.
   const cuflash_attention& attention() const { return attention_; }
   const cuflash_cache_tensors& cache() const { return cache_; }
 

@@ -6,7 +6,7 @@ namespace cuflash::cuda {
 namespace {
 
 struct Counted {
-  uint64_t visited, masked, skipped;  // in the order of AttentionParams::tile_counts
+  uint64_t visited, masked, skipped;  // the order of AttentionParams::tile_counts
 };
 static_assert(sizeof(Counted) <= TileCounts::kBytes);
 

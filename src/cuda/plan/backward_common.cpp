@@ -52,7 +52,7 @@ BackwardWorkspace workspace_of(const BackwardProblem& p, const BackwardConfig& c
   const Checked dbias_sums = take(Checked(sums.dbias_sums) * int64_t{sizeof(float)});
   const Checked dk_accum = take(sum_rows * c.dim_qk * real_size(c.element));
   const Checked dv_accum = take(sum_rows * c.dim_v * real_size(c.element));
-  w.size = workspace_bytes(used);  // no part of it is beyond its end
+  w.size = workspace_bytes(used);  // all parts are within this size
   w.tiles = tiles.value("q: its tiles are");
   w.ticket = workspace_bytes(ticket), w.row_stats = workspace_bytes(row_stats);
   w.dq_accum = workspace_bytes(dq_accum), w.dq_semaphore = workspace_bytes(dq_semaphore);
@@ -66,11 +66,12 @@ BackwardWorkspace workspace_of(const BackwardProblem& p, const BackwardConfig& c
   return w;
 }
 
-// CTAs that run at the same time read the same queries and add to the same dQ if they work on few heads; with more
-// heads the long tiles of a causal mask start earlier. As many heads as fit in a part of the L2 cache are a compromise.
-// In order, a CTA waits for the key tile before its own: processing all heads at once keeps the two far apart. Parts of
-// heads count as heads. Packed sequences in a list are one long head, whose first tiles are those of the longest
-// sequence: for these, balance is worth more than the cache (16 heads instead of 1: 1.07 and 1.10 of the speed).
+// The number of heads whose key tiles are interleaved. With few heads, CTAs that run at the same time read the same
+// queries and add to the same dQ; with more heads, the long tiles of a causal mask start earlier. As many heads as fit
+// in a part of the L2 cache are a compromise. If dQ is added in key order, a CTA waits for the key tile before its own,
+// and interleaving all heads keeps the two far apart. Parts of heads count as heads. Packed sequences in a list are one
+// long head, whose first tiles are those of the longest sequence. For these, balance is worth more than the cache (16
+// heads instead of 1: 1.07 and 1.10 of the speed).
 int interleaved_heads(const BackwardProblem& p, const BackwardConfig& c, const Sums& sums) {
   constexpr int64_t kCacheBytes = 24 << 20, kMax = 1 << 20;
   if (c.ordered) return static_cast<int>(std::clamp<int64_t>(p.batch * p.heads_k, 1, kMax));
@@ -81,15 +82,16 @@ int interleaved_heads(const BackwardProblem& p, const BackwardConfig& c, const S
   return static_cast<int>(std::clamp<int64_t>(kCacheBytes * sums.parts.count() / std::max<int64_t>(1, head), 1, kMax));
 }
 
-// Fewer queries see later keys.
+// Whether later key tiles are shorter tasks, because fewer queries see later keys.
 bool later_tasks_are_shorter(const BackwardProblem& p) {
   return p.window_right != kUnbounded && p.window_left == kUnbounded;
 }
 
-// Where fewer queries see later keys, all other CTAs wait for the one that has the first keys of the last heads: enough
-// short tiles, and so enough heads, must follow it. The same holds for sequences of different lengths. A CTA that
-// claims its next tile when it begins one may hold two of the longest, so more tiles must follow. With still more, or
-// lengths of their own, that was slower (docs/lab/sm90_backward.md).
+// The number of interleaved heads at the end. If later tasks are shorter, all other CTAs wait for the one that has the
+// first keys of the last heads, so enough short tiles, and hence enough heads, must follow it. The same holds for
+// sequences of different lengths. A CTA that claims its next tile when it begins one may hold two of the longest, so
+// more tiles must follow. Still more tiles were slower, and so were more tiles for sequences of different lengths
+// (docs/lab/sm90_backward.md).
 int tail_heads(const BackwardProblem& p, const BackwardConfig& c, const Sums& sums, int together) {
   const bool listed = sums.lists_keys && p.packed(), dense = !p.packed() && !p.used_q && !p.used_k;
   const int64_t wanted = sums.lists_keys && dense ? 464 : 264;  // 3.5 or 2 per SM of the largest GPUs
@@ -100,24 +102,28 @@ int tail_heads(const BackwardProblem& p, const BackwardConfig& c, const Sums& su
   return static_cast<int>(heads <= needed ? heads : heads - (heads - needed) / together * together);
 }
 
-// Heads that the first rounds of tasks visit. The main kernel has time to prepare the others.
+// The number of heads that the prepare kernel prepares: those that the first rounds of tasks visit. The main kernel has
+// time to prepare the others.
 int64_t prepared_heads(const BackwardProblem& p, const BackwardConfig& c, const Sums& sums, int together) {
   constexpr int64_t kRounds = 2;
   const int64_t heads = (Checked(p.batch) * p.heads_q).at_most(std::numeric_limits<int64_t>::max());
   if (!sums.defers_prepare) return heads;
-  const int64_t tasks = std::max<int64_t>(1, tiles_in(p.len_k, c.tile_k)) * sums.parts.count();  // of a key/value head
+  const int64_t tasks =
+      std::max<int64_t>(1, tiles_in(p.len_k, c.tile_k)) * sums.parts.count();  // tasks of a key/value head
   const int64_t first = std::max<int64_t>(tiles_in(kRounds * kSms, tasks), tiles_in(together, sums.parts.count()));
   return std::min(heads, first * p.group());
 }
 
-// Simulated, two heads of 16,384 keys keep the multiprocessors busy for 0.95 of the time instead of 0.65. With more
-// than three and a half tasks for each, the order of tickets is as good.
+// Whether the CTA with the longest first task gets the shortest second one. In a simulation, two heads of 16,384 keys
+// then keep the multiprocessors busy for 0.95 of the time instead of 0.65. With more than three and a half tasks per
+// multiprocessor, the order of tickets is as good.
 bool pairs_tasks(const BackwardProblem& p, const BackwardConfig& c, const Sums& sums) {
   return sums.claims_ahead && !p.packed() && later_tasks_are_shorter(p) && sums.parts.count() == 1 &&
          key_tiles(p, c.tile_k).at_most(kFewTasks + 1) <= kFewTasks;
 }
 
-// A small kernel's config leaves out what the kernel does not depend on, so that fewer of them are compiled.
+// The config of a small kernel, without the fields that the kernel does not depend on, so that fewer such kernels are
+// compiled.
 BackwardConfig small_config(const BackwardConfig& c, int dim_qk, int dim_v) {
   BackwardConfig small{};
   small.element = c.element, small.dim_qk = dim_qk, small.dim_v = dim_v, small.tile_q = c.tile_q;

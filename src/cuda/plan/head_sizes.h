@@ -9,7 +9,7 @@
 namespace cuflash::cuda {
 
 inline constexpr int kHeadSizes[] = {32, 64, 96, 128, 192, 256, 512, 576};
-inline constexpr int64_t kLargestHeadSize = 256;        // of forward and backward
+inline constexpr int64_t kLargestHeadSize = 256;        // forward and backward
 inline constexpr int64_t kLargestCachedHeadSize = 576;  // over a KV cache
 
 // dim: at most the largest.

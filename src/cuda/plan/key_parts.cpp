@@ -8,8 +8,8 @@
 namespace cuflash::cuda {
 namespace {
 
-// In units of the time of one query tile: starting a task and storing its sums, or adding them to those in memory; and
-// clearing and converting the sums of a key tile.
+// Costs in units of the time of one query tile: starting a task and storing its sums; starting a task and adding its
+// sums to those in memory; clearing and converting the sums of a key tile.
 constexpr double kStores = 2.2, kAdds = 3, kConverts = 4.4;
 // Tasks that visit several heads, each for a different time, read them at different times. Query tiles take this much
 // longer for every kCachedBytes, beyond the first, that the tasks of all SMs have in use: measured for 2, 4 and 8 heads
@@ -20,11 +20,11 @@ constexpr double kGain = 0.97, kManyTiles = 16 * kSms;
 constexpr int kMaxHeadParts = 128, kMaxQueryParts = 8;
 
 struct Work {
-  double key_tiles;      // of all heads
-  double longest, mean;  // query tiles that one visits, per query head
-  bool even;             // nearly all visit the same number
-  bool dealt;            // second tasks are dealt or claimed late, if there are few and none is divided
-  double bytes;          // of the queries in use at a time, if every task visits one head
+  double key_tiles;      // key tiles of all heads
+  double longest, mean;  // query tiles that a key tile visits, per query head
+  bool even;             // whether nearly all key tiles visit the same number
+  bool balanced;  // second tasks are paired with first ones or claimed late, if tasks are few and none is divided
+  double bytes;   // bytes of the queries in use at a time, if every task visits one head
   double group;
 };
 
@@ -36,7 +36,7 @@ Work work_of(const BackwardProblem& p, const BackwardConfig& c, bool sums_dq) {
   if (p.window_right != kUnbounded && p.window_left == kUnbounded) {
     w.longest = std::min(len_q, len_k);
     w.mean = w.longest * (1 - w.longest / (2 * std::max(1.0, len_k)));
-    w.even = false, w.dealt = !p.packed();
+    w.even = false, w.balanced = !p.packed();
   } else if (p.window_left != kUnbounded && p.window_right != kUnbounded) {
     const double window = static_cast<double>(p.window_left) + static_cast<double>(p.window_right) + c.tile_k;
     w.longest = w.mean = std::min(len_q, window);
@@ -53,8 +53,8 @@ Work work_of(const BackwardProblem& p, const BackwardConfig& c, bool sums_dq) {
   return w;
 }
 
-// Time of all tasks, in the unit above. Tasks of unequal length start in the order of their length, and at the end an
-// SM waits for a quarter of the longest on average, or less if second tasks are dealt: simulated for causal masks.
+// Time of all tasks, in the unit above. Tasks of unequal length start in the order of their length. At the end an SM
+// waits for a quarter of the longest task on average, or less if tasks are paired: simulated for causal masks.
 double time_of(const Work& w, int heads, int queries) {
   const double parts = heads * queries, tasks = w.key_tiles * parts, ends = parts > 1 ? kAdds : kStores;
   const double members = std::ceil(w.group / heads);
@@ -63,7 +63,7 @@ double time_of(const Work& w, int heads, int queries) {
   if (w.even) return std::ceil(tasks / kSms) * longest + converts;
   const double misses = 1 + kMisses * std::max(0.0, members * w.bytes / kCachedBytes - 1);
   const double all = (w.key_tiles * w.mean * w.group * misses + tasks * ends) / kSms;
-  const double waits = !w.dealt || parts > 1 || tasks > kFewTasks ? 0.25 : tasks > 2 * kSms ? 0.15 : 0.05;
+  const double waits = !w.balanced || parts > 1 || tasks > kFewTasks ? 0.25 : tasks > 2 * kSms ? 0.15 : 0.05;
   return std::max(longest, all + waits * longest) + converts;
 }
 

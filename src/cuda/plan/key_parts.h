@@ -3,7 +3,7 @@
 // A task keeps the sums of dK and dV of a key tile in registers while it visits query tiles: those of all query heads
 // that share the keys, one head after the other. Where that leaves fewer or longer tasks than the multiprocessors need,
 // or tasks that read so many heads at a time that L2 does not hold them, parts of the heads, and then parts of their
-// query tiles, become tasks of their own, and dK and dV are summed in f32 in the workspace.
+// query tiles, become separate tasks, and dK and dV are summed in f32 in the workspace.
 //
 // These sums are bounded by max_sum_bytes().
 #pragma once
@@ -15,8 +15,8 @@ namespace cuflash::cuda {
 // Twice the size of an f32 dQ, or 16 MiB if that is more.
 double max_sum_bytes(const BackwardProblem& problem);
 
-// c: the portable view of the main kernel. sums_dq: it adds to dQ, too. reproducible: parts have sums of their own,
-// which are added up in order.
+// c: the portable view of the main kernel's config. sums_dq: that kernel adds to dQ, too. reproducible: every part has
+// separate sums, which are added up in order.
 KeyParts key_parts(const BackwardProblem& problem, const BackwardConfig& c, bool sums_dq, Reproducible reproducible);
 
 }  // namespace cuflash::cuda

@@ -9,12 +9,13 @@ namespace cuflash::cuda {
 namespace {
 
 // A model of a call's time in microseconds, with constants measured on an H200 (docs/lab/sm90_forward.md).
-constexpr double kFlopsOfSm = 5.3e6, kBytesOfMemory = 3.7e6;  // per microsecond
-constexpr double kStartOfTile = 2.5;  // per query tile, in addition to its steps (docs/lab/sm90_forward.md)
+constexpr double kFlopsOfSm = 5.3e6, kBytesOfMemory = 3.7e6;  // operations and bytes per microsecond
+constexpr double kStartOfTile =
+    2.5;  // microseconds per query tile, in addition to its steps (docs/lab/sm90_forward.md)
 constexpr double kStartOfReduction = 3.5, kBytesOfReduction = 3e6;
 
 constexpr int64_t kMaxSplits = 128, kMaxRounds = 4;
-constexpr int64_t kMaxBytes = int64_t{64} << 20;  // of partial results
+constexpr int64_t kMaxBytes = int64_t{64} << 20;  // largest size of the partial results
 
 int64_t divided_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 double real(int64_t n) { return static_cast<double>(n); }
@@ -74,7 +75,8 @@ KeySplitting key_splits(const Problem& p, const SplitTarget& t) {
   double least = unsplit;
   for (int64_t splits = 2; splits <= std::min(kMaxSplits, longest); ++splits) {
     if (tiles * splits > kMaxRounds * sms || split_bytes * real(splits) > real(kMaxBytes)) break;
-    // More splits gain nothing if the longest one stays as long. A call waits for this loop, so it skips them.
+    // More splits gain nothing if the longest one stays as long. The loop skips these numbers, because the call waits
+    // for it.
     if (divided_up(longest, splits) == divided_up(longest, splits - 1)) continue;
     if (const double found = time(splits); found < least) best = splits, least = found;
   }

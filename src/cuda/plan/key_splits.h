@@ -7,15 +7,15 @@
 
 namespace cuflash::cuda {
 
-// What the number of splits depends on beside the problem.
+// What the number of splits depends on in addition to the problem.
 struct SplitTarget {
   int tile_q, tile_k;
   int64_t packed;  // heads of a group that are rows of one tile
-  int columns;     // of a row of partial results
+  int columns;     // columns of a row of partial results
   int num_sms;
 };
 
-// The most key tiles that a query tile may see.
+// The largest number of key tiles that a query tile may see.
 int64_t max_visited_tiles(const Problem& problem, int tile_q, int tile_k);
 
 // The number of splits with the least estimated time. 1: query tiles keep the SMs busy, or reducing partial results

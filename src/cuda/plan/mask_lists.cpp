@@ -7,7 +7,8 @@
 namespace cuflash::cuda {
 namespace {
 
-// The dimensions along which the mask differs. A summary that the call makes later has the extents of the tensor.
+// The dimensions along which a mask, or its lists, differ. A summary that the call makes later has the extents of the
+// tensor.
 struct MaskVariation {
   bool by_batch, by_head;
 };
@@ -16,7 +17,8 @@ MaskVariation mask_variation(const Problem& p) {
   const MaskShape shape = mask_shape_of(p);
   return {shape.batch > 1, shape.heads > 1};
 }
-// Positions limit the tiles of a list, so sequences of different lengths have lists of their own.
+// The dimensions along which the lists differ. Positions limit the tiles of a list, so sequences of different lengths
+// have different lists.
 MaskVariation lists_of(const Problem& p) {
   const MaskVariation mask = mask_variation(p);
   return {mask.by_batch || p.packed() || p.used_q || p.used_k, mask.by_head};
@@ -36,7 +38,7 @@ bool mask_differs_by_head(const Problem& p) { return mask_variation(p).by_head; 
 Launch plan_mask_lists(const KernelKey& kernel, const Problem& p, const MaskListExtent& e) {
   constexpr int64_t kWarps = kMaskListThreads / 32;
   const int64_t lists = count_of(p, e).value("mask: the number of its tiles is");
-  // The same amount for every problem: a kernel is loaded with the shared memory of its first launch.
+  // Every problem gets the same amount of shared memory, because a kernel is loaded with that of its first launch.
   constexpr int kTilingBytes = kMaxTilingGroups * kTilingGroupBytes;
   Launch launch =
       launch_of(kernel, lists / kWarps + (lists % kWarps != 0), kMaskListThreads, e.has_blocks ? kTilingBytes : 0);

@@ -7,14 +7,15 @@
 
 namespace cuflash::cuda {
 
-// Heads of the lists, tiles of such a head, and the maximum number of tiles in a list. has_blocks: with the key blocks
-// of each tile. groups: number of groups of 64 queries if the mask may decide which of them form a tile; otherwise 0.
+// Number of heads with lists, of tiles of such a head, and the largest number of tiles in a list. has_blocks: whether
+// lists have the key blocks of each tile. groups: number of groups of 64 queries if the mask may decide which of them
+// form a tile; otherwise 0.
 struct MaskListExtent {
   int64_t heads, tiles, longest;
   bool has_blocks = false;
   int64_t groups = 0;
 };
-// Whether heads have lists of their own.
+// Whether every head has separate lists.
 bool mask_differs_by_head(const Problem& problem);
 
 Launch plan_mask_lists(const KernelKey& kernel, const Problem& problem, const MaskListExtent& extent);

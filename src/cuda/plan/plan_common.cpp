@@ -74,7 +74,7 @@ int problem_options(const Problem& p) {
 int portable_options(const Problem& p, CopyMode copy) {
   if (copy == kCopyElements) return kAllOptions;
   const int options = problem_options(p);
-  // A f32 kernel that knows of a bias at compile time gathers a whole tile of it in registers, and spills.
+  // An f32 kernel that is compiled for a bias alone gathers a whole tile of it in registers, and spills.
   const bool gathers = p.dtype == DType::f32 && options == kBias;
   return std::popcount(static_cast<unsigned>(options)) > 1 || gathers ? static_cast<int>(kAllOptions) : options;
 }

@@ -1,4 +1,4 @@
-// What plans of several families have in common.
+// Functions that plans of several families share.
 #pragma once
 
 #include <string>
@@ -29,19 +29,20 @@ inline bool must_scale_first(const Problem& problem) { return problem.scale < 1e
 // the factor would not be a normal float with some room, and kernels divide.
 float tanh_argument(const Problem& problem);
 
-// The options of the problem, exactly. Kernels of sm_90a are compiled for them.
+// Exactly the options of the problem. Kernels of sm_90a are compiled for them.
 int problem_options(const Problem& problem);
 // The options of a portable kernel: none, exactly one, or all of them, since it is compiled for every architecture,
-// element type and copy mode, and every set of options would multiply their number. Rows that are copied element by
-// element get all: they need not be fast.
+// element type and copy mode, and every set of options would multiply their number. Kernels that copy rows element by
+// element get all options, because they need not be fast.
 int portable_options(const Problem& problem, CopyMode copy);
 
-// The load on registers beside a kernel's sums. A table of tiles says up to which load a tile compiles without spills.
+// The load on registers in addition to a kernel's sums. A table of tiles says up to which load a tile compiles without
+// spills.
 enum class Load {
-  whole_rows,    // nothing: rows have exactly the padded size
-  partial_rows,  // the end of a row
+  whole_rows,    // no load: rows have exactly the padded size
+  partial_rows,  // checks of the end of a row
   one_option,    // an option that changes scores or weights
-  every_option,  // all of them, or what costs as much
+  every_option,  // all options, or anything that costs as much
 };
 
 // How rows are copied to shared memory. vectors: all of them can be copied in vectors.
@@ -55,7 +56,7 @@ inline CopyMode copy_mode(const Problem& p, bool vectors) {
 
 // The options of a kernel, for explain: "softcap alibi".
 std::string options_text(int options);
-// Explain's line for a config of the portable forward and backward kernels.
+// The line of explain for a config of the portable forward and backward kernels.
 template <class Config>
 std::string portable_config_line(const Config& c) {
   return join("config     tiles of ", c.tile_q, " queries x ", c.tile_k, " keys, head sizes up to ", c.dim_qk, " and ",

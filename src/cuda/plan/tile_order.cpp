@@ -7,15 +7,15 @@
 namespace cuflash::cuda {
 namespace {
 
-// L2 for the keys and values of a group of heads; an H200 has 50 MiB. With more heads per group, all CTAs would wait
-// for memory in the first of many rounds, and none in the others.
+// The part of L2 for the keys and values of a group of heads; an H200 has 50 MiB. With more heads per group, all CTAs
+// would wait for memory in the first of many rounds, and none in the others.
 constexpr int64_t kGroupBytes = int64_t{20} << 20;
 
 int64_t divided_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
-// Heads of a group: as many as fill an even number of rounds while the keys and values in use stay in L2. With a
-// window, few keys are in use, and all tiles but the first of each head are equally long: more rounds spread those
-// first tiles better.
+// The number of heads of a group: as many as fill an even number of rounds while the keys and values in use stay in L2.
+// With a window, few keys are in use, and all tiles but the first of each head are equally long: more rounds spread
+// those first tiles better.
 int64_t heads_per_group(const Problem& p, int64_t heads, int64_t q_tiles, int64_t ctas, int tile_q) {
   const bool windowed = p.window_left < p.len_k;
   const int64_t keys = windowed ? std::min(p.len_k, p.window_left + p.window_right + 2 * tile_q) : p.len_k;
@@ -47,7 +47,8 @@ int64_t listed_heads_per_group(const Problem& p, const ListedWork& work) {
   const int64_t head_bytes = std::max<int64_t>(1, rows) * (p.dim_qk + p.dim_v) * size_of(element_of(p.dtype));
   const auto real = [](int64_t n) { return static_cast<double>(n); };
   const double longest = real(work.longest) + kStartOfTile;
-  const double share = real(work.tiles) * (work.mean + kStartOfTile) / real(work.ctas);  // of a CTA in a head's tiles
+  const double share =
+      real(work.tiles) * (work.mean + kStartOfTile) / real(work.ctas);  // a CTA's share of the time of a head's tiles
   const auto balanced = static_cast<int64_t>(kLongest * longest / share / real(p.group())) + 1;
   // With a mask tensor the lengths of tiles are not known here, and most are short.
   const int64_t most = std::max(p.has_mask() ? 1 : balanced, kGroupBytes / head_bytes);

@@ -1,4 +1,4 @@
-// A tuner's choice as the config of a kernel, and the other way round.
+// Converts a tuner's choice to the config of a kernel, and back.
 #pragma once
 
 #include <span>

@@ -7,7 +7,7 @@
 namespace cuflash::cuda {
 namespace {
 
-// Addresses that are far apart, on 16-byte boundaries or one element beside them.
+// Addresses that are far apart, on 16-byte boundaries or one element after them.
 class Addresses {
  public:
   Addresses(DType dtype, bool aligned) : offset_(aligned ? 0 : static_cast<uintptr_t>(size_of(dtype))) {}

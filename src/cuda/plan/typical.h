@@ -16,9 +16,9 @@ struct Typical {
   bool aligned = true;  // rows start on 16-byte boundaries
   bool packed = false;  // sequences of up to len_q and len_k, on average half as long, whose lengths are on the device
 };
-// Their addresses do not point to memory.
+// The problems; their addresses do not point to memory.
 ForwardProblem forward_of(const Typical& typical);
-BackwardProblem backward_of(const Typical& typical);  // with every gradient
+BackwardProblem backward_of(const Typical& typical);  // requests every gradient
 
 struct TypicalCache {
   DType dtype = DType::bf16;
@@ -32,7 +32,7 @@ struct TypicalCache {
 CacheProblem cache_of(const TypicalCache& typical);
 MergeProblem merge_of(DType dtype, int64_t dim);
 
-// Empty lists select everything.
+// Which typical problems to make. Empty lists select everything.
 struct TypicalChoice {
   std::vector<DType> dtypes;
   std::vector<int64_t> dims;
@@ -41,10 +41,10 @@ struct TypicalChoice {
 std::vector<Typical> typical_problems(const TypicalChoice& choice = {});
 // Calls over a cache: every type and the usual head sizes, without options and with each of them, one query and many.
 std::vector<TypicalCache> typical_caches(const TypicalChoice& choice = {});
-// The kernels of all of these problems, each once: a pack for every board of the architecture. For a kernel whose
-// splits may exchange sums, both variants (SplitReduction). For forward also few queries over many keys, one short
-// sequence and, without options, packed sequences: the number of SMs decides which calls split keys or list tiles, so a
-// pack has kernels for both.
+// The kernels of all these problems, each once: a pack for every board of the architecture. A kernel whose splits may
+// exchange sums is in the list in both variants (SplitReduction). Forward includes few queries over many keys, one
+// short sequence and, without options, packed sequences: the number of SMs decides which calls split keys or list
+// tiles, so a pack has kernels for both.
 std::vector<KernelKey> typical_kernels(const Arch& arch, const TypicalChoice& choice = {});
 
 }  // namespace cuflash::cuda
