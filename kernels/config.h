@@ -89,7 +89,7 @@ struct KvConfig {
   int copy;     // CopyMode
   int options;  // OptionBits
   int v_in_k;   // 1: V is a slice of the columns of K and is not loaded separately
-  // Not 0: the call appends and rotates no rows, sequences differ only in the length of their cache, which starts at
+  // If not 0, the call appends and rotates no rows, sequences differ only in the length of their cache, which starts at
   // its first row, and 16-byte vectors of Q and of O, which have the same type, are aligned. The kernel then omits the
   // code for everything else, which need not be fetched. kWholeCache: every sequence fills its cache.
   int fast_decode;

@@ -24,8 +24,8 @@ __device__ __forceinline__ bool has_whole_pieces(const RotaryView& r) {
 // position: the row's position, less than r.positions. A piece need not begin at a multiple of eight, but is slower
 // then.
 //
-// Not inlined: code that a launch runs once is fetched from memory, and a small kernel starts sooner. Calls without
-// rotation skip it.
+// This function is not inlined, because code that a launch runs once is fetched from memory, and a small kernel starts
+// sooner. Calls without rotation skip it.
 template <Element E>
 __device__ __noinline__ EightReals<RealOf<E>> rotated_eight(const RotaryView& r, int64 position, const void* data,
                                                             int64 row, int d, int dim) {
