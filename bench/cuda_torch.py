@@ -8,9 +8,9 @@ backward. A ratio above 1 means that cuflash is faster.
 
 Every batch has 16384 tokens and a hidden size of 2048, in memory [B, S, H, D].
 
-FlashAttention-3 is not part of PyTorch. If another run measured it together with cuDNN, --fa3 names a file with the ratio
-of the two, {"bf16": [{"head_dim", "causal", "seqlen", "fa3_over_cudnn_fwd", "fa3_over_cudnn_bwd"}, ...]}; its time here is
-estimated from that ratio and from cuDNN's time in this run. "best" is the faster of the two.
+FlashAttention-3 is not part of PyTorch. If another run measured it together with cuDNN, --fa3 names a file with the
+ratio of the two, {"bf16": [{"head_dim", "causal", "seqlen", "fa3_over_cudnn_fwd", "fa3_over_cudnn_bwd"}, ...]}; its
+time here is estimated from that ratio and from cuDNN's time in this run. "best" is the faster of the two.
 """
 
 import argparse

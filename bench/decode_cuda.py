@@ -2,14 +2,15 @@
 
     PYTHONPATH=build/release/python python bench/decode_cuda.py [--points 1x8192,128x2048] [--queries 1,2,4] [--json FILE]
 
-Problems are in bf16, with 32 query heads over 8 key heads, head size 128 and one query per sequence. Keys and values are
-[B, S, Hk, D] in memory, or in shuffled pages. GB/s count keys and values once. Times are those of CUDA events around one
-call with the L2 cache flushed before it; contestants take turns, and a figure is the median of its turns. PyTorch runs each
-problem in two forms, grouped heads and the heads of a group as rows of one head (the same result); the faster one counts.
+Problems are in bf16, with 32 query heads over 8 key heads, head size 128 and one query per sequence. Keys and values
+are [B, S, Hk, D] in memory, or in shuffled pages. GB/s count keys and values once. Times are those of CUDA events
+around one call with the L2 cache flushed before it; contestants take turns, and a figure is the median of its turns.
+PyTorch runs each problem in two forms, grouped heads and the heads of a group as rows of one head (the same result);
+the faster one counts.
 
 --graph captures a series of calls in one CUDA graph, each over another cache, like the layers of a model without their
-other kernels. A figure is the time per call. Events and launch, which take 3 to 4 us of a short call, then count once for
-the whole graph.
+other kernels. A figure is the time per call. Events and launch, which take 3 to 4 us of a short call, then count once
+for the whole graph.
 
 --queries measures 1 to 64 queries per sequence (causal): the time, and its ratio to the time of one query.
 """
@@ -133,12 +134,12 @@ def queries(timer, counts, batch, length):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--points", default=POINTS, help="batch x length of the cache, separated by commas")
-    parser.add_argument("--queries", default="", help="measure the time for these numbers of queries per sequence instead of the bandwidth")
+    parser.add_argument("--queries", default="", help="measure time for these numbers of queries instead of bandwidth")
     parser.add_argument("--turns", type=int, default=15)
     parser.add_argument("--seconds", type=float, default=0.1, help="least time for each contestant at a point")
     parser.add_argument("--warm", action="store_true", help="leave what is in the L2 cache")
     parser.add_argument("--clean", action="store_true", help="leave no dirty lines in the L2 cache before a call")
-    parser.add_argument("--ahead", action="store_true", help="enqueue the next call without waiting for the previous one")
+    parser.add_argument("--ahead", action="store_true", help="do not wait for a call before enqueueing the next")
     parser.add_argument("--graph", action="store_true", help="calls over several caches in a CUDA graph")
     parser.add_argument("--json", help="a file for the figures")
     arguments = parser.parse_args()

@@ -1,10 +1,10 @@
-"""Compares documents given as a mask tensor with the same documents as packed sequences, both by cuflash, in one process.
+"""Compares documents as a mask tensor with the same documents as packed sequences, both by cuflash, in one process.
 
     python bench/documents.py build/release/lib/libcuflash.so --json docs/data/h200_documents.json
     python tools/benchmark_tables.py        # updates the table in the docs from that file
 
-A mask tensor says the same as the lengths of packed sequences, but has to be read: a call makes its summary, or takes one
-that was made earlier ("cuflash-summary"). The mask is [B, 1, S, S] and does not include the causal mask.
+A mask tensor says the same as the lengths of packed sequences, but has to be read: a call makes its summary, or takes
+one that was made earlier ("cuflash-summary"). The mask is [B, 1, S, S] and does not include the causal mask.
 bench/peers_cuda.py explains how times are measured and results compared.
 """
 
@@ -66,7 +66,7 @@ def arguments(words=None):
     parser.add_argument("library", help="libcuflash.so")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the results")
     parser.add_argument("--directions", default="", metavar="NAME,...", help="forward or backward alone")
-    parser.add_argument("--seconds", type=float, default=0.02, help="time for each call at a point (default: 0.02)")
+    parser.add_argument("--seconds", type=float, default=0.02, help="time per call and point (default: 0.02)")
     parser.add_argument("--commit", default="", help="commit of the library, if this is not a git checkout")
     parser.add_argument("--rounds", type=int, default=ROUNDS, help=f"at least (default: {ROUNDS})")
     parser.add_argument("--dry-run", action="store_true", help="toy shapes on the CPU: a test of this program")

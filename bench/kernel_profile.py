@@ -3,8 +3,8 @@
     python bench/kernel_profile.py LIB [--kernels best,portable] [--calls forward,backward,decode] [--length 8192]
 
 The program runs itself under ncu (part of the CUDA toolkit; needs permission to read counters), once for each family of
-kernels, and prints a Markdown table. It makes each call once, with 16,384 tokens and a hidden size of 2,048; kernels have
-the names that explain prints. Caches are cold, and clocks are not locked.
+kernels, and prints a Markdown table. It makes each call once, with 16,384 tokens and a hidden size of 2,048; kernels
+have the names that explain prints. Caches are cold, and clocks are not locked.
 """
 
 import argparse

@@ -45,7 +45,7 @@ def arguments(words=None):
     parser.add_argument("--quick", action="store_true", help="a few shapes, under a minute")
     parser.add_argument("--groups", default="", metavar="NAME,...", help="these groups of shapes alone")
     parser.add_argument("--peers", default="", metavar="NAME,...", help="these contestants beside cuflash alone")
-    parser.add_argument("--seconds", type=float, default=0.05, help="time for each contestant at a shape (default: 0.05)")
+    parser.add_argument("--seconds", type=float, default=0.05, help="time per contestant and shape (default: 0.05)")
     parser.add_argument("--commit", default="", help="commit of the library, if this is not a git checkout")
     parser.add_argument("--rounds", type=int, default=0, help="at least (default: 11, 5 with --quick)")
     parser.add_argument("--dry-run", action="store_true", help="toy shapes on the CPU: a test of this program")

@@ -2,9 +2,9 @@
 
     python bench/python_overhead.py [--device cuda] [--json out.json]
 
-On CUDA a round fits into the launch queue and the host waits for the device only between rounds, so the time is the host's
-alone. On the CPU it includes the computation, of 8 numbers. Contestants take turns, one round at a time. A figure is the
-median of the rounds' means, followed by the smallest mean, since noise only adds time.
+On CUDA a round fits into the launch queue and the host waits for the device only between rounds, so the time is the
+host's alone. On the CPU it includes the computation, of 8 numbers. Contestants take turns, one round at a time. A
+figure is the median of the rounds' means, followed by the smallest mean, since noise only adds time.
 """
 
 import argparse

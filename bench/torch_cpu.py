@@ -28,9 +28,9 @@ attention = torch.nn.functional.scaled_dot_product_attention
 
 def best_times(contestants, seconds):
     """The best time of each contestant. They take turns, each for its share of the time and at least three times, or
-    fewer if a turn takes seconds. A turn is a burst of calls, so that short calls find their threads awake, as in a loop
-    over layers. A pause follows each turn, because libgomp's threads spin for some 20 ms after a call, on cores that
-    the other contestant needs."""
+    fewer if a turn takes seconds. A turn is a burst of calls, so that short calls find their threads awake, as in a
+    loop over layers. A pause follows each turn, because libgomp's threads spin for some 20 ms after a call, on cores
+    that the other contestant needs."""
     best, spent = [math.inf] * len(contestants), [0.0] * len(contestants)
     waiting, turns = list(range(len(contestants))), 0
     while waiting:
@@ -84,8 +84,8 @@ def torch_backwards(q, k, v, dout, causal):
 
 
 def measure(library, dtype, args, length, dim, causal, threads, patience):
-    """(cuflash, PyTorch) in seconds, forward and backward. PyTorch's time is None if it would take too long, and backward
-    is None if it was not requested."""
+    """(cuflash, PyTorch) in seconds, forward and backward. PyTorch's time is None if it would take too long, and
+    backward is None if it was not requested."""
     heads, kv_heads, seconds = args.heads, args.kv_heads or args.heads, args.seconds
     q_shape, k_shape = (1, heads, length, dim), (1, kv_heads, length, dim)
     q, k, v, dout = (torch.randn(shape, dtype=torch.float32).to(dtype) for shape in (q_shape, k_shape, k_shape, q_shape))

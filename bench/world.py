@@ -1,13 +1,13 @@
-"""The performance map: measures what models run, with cuflash and every other library that can compute it, in one process.
+"""The performance map: measures what models run, with cuflash and every library that can compute it, in one process.
 
     python bench/world.py build/release/lib/libcuflash.so --json docs/data/h200_world.json
     python tools/benchmark_tables.py        # updates the table and the chart in the docs from that file
 
-bench/world_shapes.py lists the cases by name: options, grouped and few heads, head sizes, packed and padded batches, few
-queries over many keys, types, latent decode. The contestants are those of bench/peers_cuda.py, which explains how times are
-measured and results compared, and PyTorch's compiled flex_attention in cases in which it may be the fastest. With dropout
-only the norms of results can agree. "cuflash-plain" is one more contestant: cuflash without the options of a case, with as
-many key heads as query heads.
+bench/world_shapes.py lists the cases by name: options, grouped and few heads, head sizes, packed and padded batches,
+few queries over many keys, types, latent decode. The contestants are those of bench/peers_cuda.py, which explains how
+times are measured and results compared, and PyTorch's compiled flex_attention in cases in which it may be the fastest.
+With dropout only the norms of results can agree. "cuflash-plain" is one more contestant: cuflash without the options of
+a case, with as many key heads as query heads.
 
 The table at the end is ordered by the ratio to the fastest peer, worst first; "to plain" is the speed relative to
 cuflash-plain in TFLOP/s.
@@ -39,7 +39,7 @@ def arguments(words=None):
     parser.add_argument("--directions", default="", metavar="NAME,...", help="forward, backward or decode alone")
     parser.add_argument("--quick", action="store_true", help="a few cases, under a minute")
     parser.add_argument("--peers", default="", metavar="NAME,...", help="these contestants beside cuflash alone")
-    parser.add_argument("--seconds", type=float, default=0.01, help="time for each contestant at a case (default: 0.01)")
+    parser.add_argument("--seconds", type=float, default=0.01, help="time per contestant and case (default: 0.01)")
     parser.add_argument("--commit", default="", help="commit of the library, if this is not a git checkout")
     parser.add_argument("--rounds", type=int, default=0, help="at least (default: 7, 5 with --quick)")
     parser.add_argument("--dry-run", action="store_true", help="toy shapes on the CPU: a test of this program")

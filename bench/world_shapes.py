@@ -22,8 +22,8 @@ def few(queries, keys, heads, heads_k, batch=1):
                 causal=False, len_q=queries, len_k=keys)
 
 
-# The cases in which flex_attention may be the fastest peer, or the only one. Others leave it out, because it compiles for
-# seconds for each kernel.
+# The cases in which flex_attention may be the fastest peer, or the only one. Others leave it out, because it compiles
+# for seconds for each kernel.
 FLEX = ("softcap 30", "Gemma 2: 16/8, D=256, softcap 50, 8k", "ALiBi", "bias", "bias with gradient",
         "documents by mask tensor", "gpt-oss: 64/8, D=64, window 128, sinks, 8k", "softcap 30, window 1024")
 
