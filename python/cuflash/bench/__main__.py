@@ -26,7 +26,7 @@ def arguments(words: List[str]) -> argparse.Namespace:
     add_flags(parser)
     parser.add_argument("--device", choices=["cpu", "cuda"], help="default: a GPU if PyTorch sees one")
     parser.add_argument("--contestant", default="", metavar="NAME,...",
-                        help="cuflash, torch-flash, torch-cudnn, torch-efficient or torch-math, or several (default: all)")
+                        help="cuflash, torch-flash, torch-cudnn, torch-efficient, torch-math (default: all of them)")
     parser.add_argument("--seconds", type=float, default=0.3, help="for each contestant at each point (default: 0.3)")
     parser.add_argument("--threads", type=int, default=0, help="threads of all contestants on the CPU (default: all)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the results, for python -m cuflash.plot")
