@@ -120,8 +120,8 @@ def summary(_):
     head = ["machine", "what", "against", "forward: mean", "worst", "slower at",
             "backward: mean", "worst", "slower at"]
     others = ("h200_training", "h200_f32", "h200_portable", "xeon_decode", "neoverse_v1_decode")
-    sources = " ".join(origin(Table(f"{name}.json")) for name in others)
-    return [*table(head, rows), "", f"Sources of rows without a table below: {sources}"]
+    sources = (f"- {origin(Table(f'{name}.json'))}" for name in others)
+    return [*table(head, rows), "", "Sources of rows without a table below:", "", *sources]
 
 
 # --- H200 -------------------------------------------------------------------------------------------------------------
@@ -179,8 +179,8 @@ def world_standing(standings):
     """A sentence that counts the cases behind the best peer."""
     ratios = [each.ratio for each in standings if each.ratio is not None]
     below = lambda limit: sum(value < limit for value in ratios)
-    return (f"{len(ratios)} points against the best peer of each: {mean(ratios):.2f} on average, {times(min(ratios))} at "
-            f"worst; {below(0.995)} are below 1, {below(0.9)} below 0.9.")
+    return (f"{len(ratios)} points, each against its best peer: {mean(ratios):.2f} on average (geometric mean), "
+            f"{times(min(ratios))} at worst; {below(0.995)} are below 1, {below(0.9)} below 0.9.")
 
 
 def world(_):
@@ -242,11 +242,12 @@ def host(_):
     native, python = Table("h200_host_time.json"), Table("h200_python_host_time.json")
     launch, _, call = (row["us"] for row in native.rows[:3])
     calls = {row["call"]: row["us"] for row in python.rows}
-    kinds = {"": "", ", graph recorded": " when a graph is recorded", ", forward + backward": " forward and backward"}
-    beside = ", ".join(f"{calls[f'flash_attn_func{kind}']:.1f} us ({calls[f'SDPA{kind}']:.1f}){words}"
-                       for kind, words in kinds.items())
-    return [f"Host time of a call: {call:.2f} us from C++, of which an empty launch is {launch:.2f} us. From Python,",
-            f"and in brackets PyTorch's SDPA: {beside}.", origin(native), origin(python)]
+    kinds = {"": "forward", ", graph recorded": "forward that records a graph",
+             ", forward + backward": "forward and backward"}
+    measured = ", ".join(f"{words} {calls[f'flash_attn_func{kind}']:.1f} us ({calls[f'SDPA{kind}']:.1f})"
+                         for kind, words in kinds.items())
+    return [f"A call from C++ takes {call:.2f} us of host time, and an empty launch {launch:.2f} us. From Python",
+            f"(PyTorch's SDPA in brackets): {measured}.", origin(native), origin(python)]
 
 
 # --- CPU --------------------------------------------------------------------------------------------------------------
