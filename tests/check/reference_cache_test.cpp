@@ -79,7 +79,7 @@ TEST(CacheOracle, KeysOfPages) {
 }
 
 // A page that no query sees is not looked up: its table entry is invalid.
-TEST(CacheOracle, PagesThatNobodySees) {
+TEST(CacheOracle, PagesThatNoQuerySees) {
   Small s;
   s.rows = {3, 7};
   s.table = {2, 1 << 30, -1, 0};
@@ -113,7 +113,7 @@ TEST(CacheOracle, NewRowsGoBehindTheOthers) {
   EXPECT_TRUE(appended_v(s.attention, s.cache).empty());
 }
 
-TEST(CacheOracle, RowsAreTurnedByTheirPositions) {
+TEST(CacheOracle, RowsAreRotatedByTheirPositions) {
   Small s;
   s.append(), s.quarters();
   // The new key of the first sequence has position 2, that of the second 3; so have their queries.
@@ -178,7 +178,7 @@ TEST(CacheOracle, WhereF32CannotTellBothRoundingsAreLegal) {
 
 // Queries in f64, where any rounding is legal, move results by almost nothing; queries in bf16 whose rounding is
 // unambiguous do not move them at all.
-TEST(CacheOracle, NoiseOfTurnedQueries) {
+TEST(CacheOracle, NoiseOfRotatedQueries) {
   Small s;
   s.quarters();
   const Forward exact = PlainProblem(s.attention, s.cache).rotary_noise();
@@ -191,7 +191,7 @@ TEST(CacheOracle, NoiseOfTurnedQueries) {
 
 // A rotated element that is 1 or 1 + 2^-7 makes the score of a large key -16 or 0: capped, -0.5 or 0. The slope at -16 shows nothing of
 // that.
-TEST(CacheOracle, NoiseOfATurnedQueryReachesAcrossACap) {
+TEST(CacheOracle, NoiseOfARotatedQueryReachesAcrossACap) {
   const std::vector<uint16_t> q{0x3f80, 0, 0x3f80, 0};                          // bf16: 1, 0, 1, 0
   std::vector<uint16_t> k{0x4500, 0, 0xc501, 0, 0, 0, 0, 0}, v(8), cache_o(4);  // 2048, 0, -2064, 0, and zeros
   const std::vector<int32_t> rows{2};

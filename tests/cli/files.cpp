@@ -46,14 +46,14 @@ class Files : public Commands {
   }
 };
 
-TEST_F(Files, attend_writes_beside_what_a_killed_process_of_its_number_left) {
+TEST_F(Files, attend_ignores_leftovers_of_a_killed_process_with_its_id) {
   write_inputs();
   const Outcome outcome = run_with_leftovers("attend --q q.npy --k k.npy --v v.npy -o o.npy", "o.npy", "");
   EXPECT_EQ(outcome.code, kExitOk) << outcome.err;
   EXPECT_TRUE(dir.has("o.npy"));
 }
 
-TEST_F(Files, pack_writes_beside_what_a_killed_process_of_its_number_left) {
+TEST_F(Files, pack_ignores_leftovers_of_a_killed_process_with_its_id) {
   const Outcome outcome = run_with_leftovers("pack --arch sm_90a --dtype f32 --dim 64 -o kernels.pack", "kernels.pack",
                                              fake_cuda_environment(dir));
   EXPECT_EQ(outcome.code, kExitOk) << outcome.err;

@@ -187,7 +187,7 @@ TEST_P(Decode, HiddenKeysAndValuesDoNotExist) {
 }
 
 // The last key is seen by the last query only: its NaN reaches that query and leaves the bits of the others unchanged.
-TEST_P(Decode, AVisibleNanReachesThoseWhoSeeIt) {
+TEST_P(Decode, AVisibleNanReachesTheQueriesThatSeeIt) {
   Inputs in = dense({.heads_q = 3, .heads_k = 1, .len_q = 2, .len_k = 100, .dim = 8, .dim_v = 8});
   in.attention.causal = true;
   const Forward clean = forward(in);

@@ -115,7 +115,7 @@ TEST(Merge, APartWithoutKeysDoesNotExist) {
 }
 
 // A NaN that was computed is not lost.
-TEST(Merge, NanGoesOn) {
+TEST(Merge, NanIsKept) {
   Buffer o_a(bhsd<void>(nullptr, DType::f32, 1, 1, 2, 3)), o_b(o_a.view()), o(o_a.view());
   Buffer lse_a(contiguous<void>(nullptr, DType::f32, 1, 1, 2)), lse_b(lse_a.view()), lse(lse_a.view());
   fill(o_a.view(), 1), fill(o_b.view(), 2), fill(lse_a.view(), 0), fill(lse_b.view(), 0);

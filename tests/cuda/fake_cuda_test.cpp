@@ -183,7 +183,7 @@ TEST_F(FakeGpus, OutputsOfOddRowsAreNotStoredByTma) {
 }
 
 // For compute-sanitizer: see check/memory/mirror.h.
-TEST_F(FakeGpus, InAnAllocationOfItsOwnARowEndsWithAVectorOfWhichTheRestIsNaN) {
+TEST_F(FakeGpus, InASeparateAllocationTheLastVectorOfARowIsPaddedWithNaN) {
   if (!std::getenv("CUFLASH_CHECK_ELEMENTS_ONLY")) GTEST_SKIP() << "CUFLASH_CHECK_ELEMENTS_ONLY is not set";
   constexpr int64_t kRows = 5, kDim = 7, kStride = 16;
   static int launches = 0;

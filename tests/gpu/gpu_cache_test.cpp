@@ -132,7 +132,7 @@ TEST_F(CacheOnGpu, CallsOfAllKindsShareAWorkspace) {
 }
 
 // Calls in a graph start before the previous one has ended, and wait for it.
-TEST_F(CacheOnGpu, AReplayedGraphReadsTheLengthsOfThen) {
+TEST_F(CacheOnGpu, AReplayedGraphReadsTheLengthsAtReplay) {
   const Stream stream;
   for (const Reduction reduction : {Reduction::by_tickets, Reduction::by_exchange}) {
     CacheCase c = long_case(0);

@@ -62,7 +62,7 @@ TEST(KernelsOnGpu, ForwardOfTilesThatAMaskShows) {
   check(c, {"sm90_forward", "sm90_mask_list", "summarize_mask"});
 }
 // A loader, and a warpgroup of its own for dQ.
-TEST(KernelsOnGpu, BackwardBesideALoader) {
+TEST(KernelsOnGpu, BackwardWithALoader) {
   check::Case c = with_gradients(dense(8, 1, 150, 300, 128));
   c.window_left = 130;
   check(c, {"sm90_backward", "backward_prepare", "backward_finish"});

@@ -109,7 +109,7 @@ Case hiding_case(Choices& choices) {
   return c;
 }
 
-TEST(Property, WhatNobodySeesHasNoInfluence) {
+TEST(Property, WhatNoQuerySeesHasNoInfluence) {
   property("hidden values have no influence", 1000, [](Choices& choices) -> std::string {
     const Case c = hiding_case(choices);
     CaseMemory memory(c);

@@ -59,7 +59,7 @@ TEST(Sweep, FindsNothingInPlainCasesWithOptions) {
   }
 }
 
-TEST(Sweep, StopsWhereItIsTold) {
+TEST(Sweep, StopsWhenTheCallbackAsks) {
   constexpr unsigned kWorkers = 3;
   const auto stop = [](uint64_t done, uint64_t) { return done < 4; };
   const SweepResult result = sweep(test_seed(), 0, 1000, stop, kWorkers, test::test_limits());

@@ -40,7 +40,7 @@ class TemporaryFiles : public testing::Test {
   test::TempDir dir;
 };
 
-TEST_F(TemporaryFiles, AppearCompleteAndLeaveNothingBeside) {
+TEST_F(TemporaryFiles, AppearCompleteAndLeaveNoOtherFile) {
   EXPECT_TRUE(replace("first"));
   EXPECT_TRUE(replace("second"));
   EXPECT_EQ(dir.read("o.npy"), "second");
@@ -60,7 +60,7 @@ TEST_F(TemporaryFiles, DisappearUnlessTheyArePutInPlace) {
 }
 
 // Process ids are reused, in a container at once.
-TEST_F(TemporaryFiles, HaveNamesThatNoOtherProcessHasWhateverItsNumber) {
+TEST_F(TemporaryFiles, HaveNamesThatNoOtherProcessHasWhateverItsId) {
   std::set<std::string> names;
   for (int n = 0; n < 100; ++n) names.insert(temporary_name());
   EXPECT_EQ(names.size(), 100u);
@@ -70,7 +70,7 @@ TEST_F(TemporaryFiles, HaveNamesThatNoOtherProcessHasWhateverItsNumber) {
   }
 }
 
-TEST_F(TemporaryFiles, AreMadeBesideWhatEarlierVersionsLeft) {
+TEST_F(TemporaryFiles, AreMadeDespiteLeftoversOfEarlierVersions) {
   const std::string pid = std::to_string(::getpid());
   for (const std::string& name : {"o.npy." + pid + ".tmp", ".o.npy." + pid + ".tmp", "o.npy." + pid + ".0.tmp"})
     dir.write(name, "left");

@@ -61,7 +61,7 @@ TEST_F(Disk, LeavesNoTemporaryFiles) {
 }
 
 // In a container, the next process has the ID of the one that was killed.
-TEST_F(Disk, StoresBesideWhatAKilledProcessOfItsNumberLeft) {
+TEST_F(Disk, StoresDespiteLeftoversOfAKilledProcessWithItsId) {
   fs::create_directories(cache());
   fs::permissions(cache(), fs::perms::owner_all);
   for (int n = 0; n < 200; ++n)

@@ -89,7 +89,7 @@ TEST_F(FakeDbias, PartsOfATileAreAddedUp) {
   EXPECT_EQ(running.parts, 1);
 }
 
-TEST_F(FakeDbias, TilesThatNothingSeesAreZero) {
+TEST_F(FakeDbias, TilesThatNoQuerySeesAreZero) {
   for (const Extent rows : {kFull, kOne}) {
     check::Case c = biased(300, 264, {kOne, kFull, rows});
     c.causal = true, c.window_left = 17;

@@ -138,7 +138,7 @@ TEST_F(Launching, AnEmptyGridDoesNothing) {
   EXPECT_TRUE(cuda->loaded.empty());
 }
 
-TEST_F(Launching, ACurrentContextOfTheDeviceIsUsedWhoeverMadeIt) {
+TEST_F(Launching, ACurrentContextOfTheDeviceIsUsedEvenIfItIsNotThePrimaryOne) {
   *contexts = {context(11), context(20)};  // 20: not the primary context of device 0
   go(0, 2);
   EXPECT_EQ(cuda->pushes, 0);

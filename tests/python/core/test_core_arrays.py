@@ -190,7 +190,7 @@ def test_devices_are_not_mixed():
         _core.forward(Elsewhere(q, (8, 0)), k, v, np.empty_like(q), None, **options())
 
 
-def test_what_an_array_says_against_it_is_told():
+def test_errors_of_an_array_are_reported():
     class Refuses(Capsules):
         def __dlpack__(self, **arguments):
             raise BufferError("not today")

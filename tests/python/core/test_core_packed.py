@@ -80,7 +80,7 @@ def test_gradients_that_are_not_wanted():
     assert np.isfinite(dkv).all()
 
 
-def test_nothing_at_all():
+def test_empty_arrays():
     for batch, length in ((0, 5), (2, 0)):
         qkv = np.empty((batch, length, 3, 4, 8), np.float32)
         both_passes((qkv, None, None), (np.empty_like(qkv), None, None), qkv[:, :, 0])

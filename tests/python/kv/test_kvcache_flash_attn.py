@@ -166,7 +166,7 @@ def test_modes_without_gradients(device):
 
 
 @pytest.mark.parametrize("name", ("q", "k", "v"))
-def test_gradients_are_refused_where_they_are_asked_for(name, device):
+def test_requested_gradients_are_refused(name, device):
     """Only in backward: a model used for inference may run without no_grad."""
     given = problem(device)
     expected = flash_attn_with_kvcache(**copied(given))
