@@ -61,7 +61,7 @@ TEST_P(Decode, EveryHeadSize) {
     }
 }
 
-// Around the largest that products of bf16 take.
+// Head sizes around the largest that products of bf16 support.
 TEST_P(Decode, LargeHeadSizes) {
   for (const DType dtype : {DType::f32, DType::bf16})
     for (const int64_t dim : {257, 512, 575, 576, 577, 700}) {
@@ -81,7 +81,7 @@ TEST_P(Decode, LengthsAroundBlocksAndSplits) {
   }
 }
 
-// So many heads are enough tasks that none is split, and one task goes from block to block. Blocks are shorter if there are
+// There are so many heads that none is split, and one task goes from block to block. Blocks are shorter if there are
 // more rows.
 TEST_P(Decode, SeveralBlocksOfOneTask) {
   for (const DType dtype : {DType::f32, DType::bf16})

@@ -66,7 +66,7 @@ TEST(Merge, TwoPartsOfTheKeysAreTheWhole) {
     }
 }
 
-// Exactly: weights are exp of differences, and what is huge or tiny does not overflow.
+// Weights are exp of differences, so that huge or tiny LSE do not overflow.
 TEST(Merge, WeightsAreThoseOfTheLse) {
   for (const double offset : {0.0, 1e4, -1e4, 80.0}) {
     Buffer o_a(bhsd<void>(nullptr, DType::f64, 1, 1, 3, 1)), o_b(o_a.view()), o(o_a.view());

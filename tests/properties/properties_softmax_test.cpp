@@ -1,4 +1,4 @@
-// What softmax with a mask is, without an oracle: it can be computed in parts, and a hidden key does not exist.
+// Properties of softmax with a mask that need no oracle: it can be computed in parts, and a hidden key does not exist.
 #include <algorithm>
 #include <cmath>
 #include <limits>

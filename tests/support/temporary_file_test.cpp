@@ -59,7 +59,7 @@ TEST_F(TemporaryFiles, DisappearUnlessTheyArePutInPlace) {
   EXPECT_EQ(dir.entries(), 1u);
 }
 
-// Process ids are reused, in a container at once.
+// Process ids are reused, and in a container they are reused immediately.
 TEST_F(TemporaryFiles, HaveNamesThatNoOtherProcessHasWhateverItsId) {
   std::set<std::string> names;
   for (int n = 0; n < 100; ++n) names.insert(temporary_name());
@@ -134,7 +134,7 @@ TEST_F(TemporaryFiles, AreNoOneElsesToWrite) {
   EXPECT_EQ(status.st_mode & 0777, 0644u);
 }
 
-// What the tool's signal handler calls, in a process that ends after it.
+// Calls the function of the tool's signal handler, in a process that ends after it.
 TEST_F(TemporaryFiles, AreRemovedBySignals) {
   dir.write("kept", "x");
   const int result = test::in_child([&] {

@@ -18,8 +18,8 @@ using check::Extent;
 
 struct Running {
   uint64_t seed = 0;
-  int launches = 0;  // of the dBias kernel
-  int parts = 0;     // of its tiles
+  int launches = 0;  // launches of the dBias kernel
+  int parts = 0;     // parts of each of its tiles
   std::string fault;
 } running;
 

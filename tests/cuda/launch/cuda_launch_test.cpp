@@ -244,7 +244,7 @@ TEST_F(Launching, DevicesThatCannotServeAreRefused) {
   EXPECT_EQ(device(1).num_sms, 132);
 }
 
-// What a launch of a loaded kernel costs on top of the driver's call.
+// The cost of launching a loaded kernel in addition to the driver's call.
 TEST_F(Launching, ACachedLaunchAllocatesNothingAndIsShort) {
   *contexts = {context(10)};
   const Launch cached = launch_number(10);
@@ -261,7 +261,7 @@ TEST_F(Launching, ACachedLaunchAllocatesNothingAndIsShort) {
   }
   EXPECT_EQ(allocations - before, 0);
   RecordProperty("nanoseconds", static_cast<int>(best));
-  if (!test::kSanitized) {  // sanitizers take time of their own
+  if (!test::kSanitized) {  // sanitizers add time
     EXPECT_LT(best, 2000) << "nanoseconds";
   }
 }

@@ -169,7 +169,7 @@ def test_arrays_without_elements_may_have_any_strides(wrap):
 
 
 def test_types_come_and_go():
-    """What is cached about a type is not used for another type at the same address."""
+    """The cached route of a type is not used for another type at the same address."""
     q, k, v = inputs()
     for _ in range(20):
         kind = type("ShortLived", (Capsules,), {})

@@ -37,7 +37,7 @@ def both_passes(inputs, gradients, parts_of_q, wrap=np.asarray, **changes):
 
 
 def strided(array):
-    """The same numbers in memory with gaps everywhere except within a row."""
+    """A copy in memory with gaps everywhere except within a row."""
     wide = np.full([2 * n for n in array.shape], np.nan, array.dtype)
     view = wide[tuple(slice(0, None, 2) for _ in array.shape[:-1]) + (slice(0, array.shape[-1]),)]
     view[...] = array

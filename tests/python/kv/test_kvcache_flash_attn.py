@@ -167,7 +167,7 @@ def test_modes_without_gradients(device):
 
 @pytest.mark.parametrize("name", ("q", "k", "v"))
 def test_requested_gradients_are_refused(name, device):
-    """Only in backward: a model used for inference may run without no_grad."""
+    """The error is raised only in backward, since a model used for inference may run without no_grad."""
     given = problem(device)
     expected = flash_attn_with_kvcache(**copied(given))
     arguments = copied(given)

@@ -24,7 +24,7 @@ def python(*arguments, **environment):
 
 
 def test_importing_needs_no_framework():
-    """Nor does a call with NumPy arrays import one."""
+    """A call with NumPy arrays does not import a framework either."""
     code = """
 import sys, cuflash
 frameworks = {"torch", "jax", "jaxlib", "cupy", "numpy", "transformers"}
