@@ -1,4 +1,4 @@
-# The front door: each target sets up what it needs, builds and runs. CMakePresets.json has what is underneath.
+# Each target installs what it needs, builds and runs. CMakePresets.json has the configurations.
 
 JOBS ?= $(shell nproc)
 PREFIX ?= /usr/local
@@ -19,7 +19,7 @@ endif
 sources = $(shell find include src kernels reference check files machine cli python tests fuzz bench examples -name '*.cpp' -o -name '*.h' -o -name '*.c')
 configure = cmake --preset $(1) --log-level=NOTICE
 build = $(configure) && cmake --build --preset $(1) --parallel $(JOBS) $(2)
-# What the release build has compiled, linked against a library compiled with a sanitizer.
+# The sanitizer targets link the test objects of the release build against an instrumented library.
 build_sanitized = $(call configure,release) && cmake --build --preset $(1) --parallel $(JOBS)
 run_tests = ctest --preset $(1) --parallel $(JOBS)
 
@@ -46,32 +46,32 @@ test: setup ## Build and run every test
 	@tools/python_test.sh prepare >build/python-prepare.log 2>&1 & $(call build,release) && $(call run_tests,release)
 	@$(MAKE) python-test
 
-python-test: ## The tests of the Python package, in a virtual environment of their own (PYTEST_FLAGS)
+python-test: ## Run the tests of the Python package in a virtual environment (PYTEST_FLAGS)
 	@tools/setup.sh python
 	@JOBS=$(JOBS) tools/python_test.sh cpu $(PYTEST_FLAGS)
 
-asan: setup ## The tests under the address and undefined behaviour sanitizers, with fewer random cases
+asan: setup ## Run the tests under the address and undefined behaviour sanitizers, with fewer random cases
 	@$(call build_sanitized,asan)
 	@$(call run_tests,asan)
 
-tsan: setup ## The tests under the thread sanitizer, with fewer random cases
+tsan: setup ## Run the tests under the thread sanitizer, with fewer random cases
 	@$(call build_sanitized,tsan)
 	@$(call run_tests,tsan)
 
-clang: ## The tests built with clang
+clang: ## Build the C++ tests with clang and run them
 	@tools/setup.sh clang
 	@$(call build,clang)
 	@$(call run_tests,clang)
 
-fuzz: ## libFuzzer on the readers of .npy and .safetensors files, FUZZ_SECONDS (60) each; needs clang
+fuzz: ## Run libFuzzer on the readers of .npy and .safetensors files, FUZZ_SECONDS (60) each; needs clang
 	@tools/setup.sh fuzz
 	@$(call build,fuzz)
 	@tools/fuzz.sh $(FUZZ_SECONDS)
 
-gpu-test: build ## The tests on a GPU, GPU_COUNT random problems, large ones against PyTorch; without a GPU it says why
+gpu-test: build ## Run the GPU tests, GPU_COUNT random problems, and large problems against PyTorch; without a GPU says so
 	@JOBS=$(JOBS) tools/gpu_test.sh test
 
-gpu-sanitize: build ## A reduced suite under compute-sanitizer: memcheck, racecheck, initcheck, synccheck
+gpu-sanitize: build ## Run a reduced suite under compute-sanitizer: memcheck, racecheck, initcheck, synccheck
 	@tools/gpu_test.sh sanitize
 
 gpu-bench: ## Measure a GPU: against PyTorch (GPU_BENCH_FLAGS), what models run (WORLD_FLAGS), the host time of a call
@@ -93,13 +93,13 @@ teeth: setup ## Plant faults in a copy, one at a time, and show that the tests c
 	@tools/setup.sh teeth
 	@python3 tools/teeth.py --jobs $(JOBS)
 
-docs: ## The API reference from the headers, in build/docs/html
+docs: ## Generate the API reference from the headers, in build/docs/html
 	@tools/setup.sh docs
 	@mkdir -p build/docs
 	@CUFLASH_VERSION=$$(sed -n 's/^#define CUFLASH_VERSION_[A-Z]* //p' include/cuflash/cuflash.h | paste -sd.) doxygen
 	@echo "build/docs/html/index.html"
 
-pictures: ## The pictures of docs/algorithm.md, which count tiles with the library; needs matplotlib
+pictures: ## Draw the pictures of docs/algorithm.md, which count tiles with the library; needs matplotlib
 	@$(call build,release,--target cuflash cuflash_cli)
 	python3 tools/draw_docs.py --build build/release
 
@@ -107,7 +107,7 @@ format: ## Format all C and C++ files
 	@tools/setup.sh format
 	clang-format -i $(sources)
 
-format-check: ## Fail where a file is not formatted
+format-check: ## Fail if a file is not formatted
 	@tools/setup.sh format
 	clang-format --dry-run --Werror $(sources)
 

@@ -8,9 +8,9 @@ backward. A ratio above 1 means that cuflash is faster.
 
 Every batch has 16384 tokens and a hidden size of 2048, in memory [B, S, H, D].
 
-FlashAttention-3 is not part of PyTorch. Where it was measured beside cuDNN in another run, --fa3 names a file with the
-ratios of both, {"bf16": [{"head_dim", "causal", "seqlen", "fa3_over_cudnn_fwd", "fa3_over_cudnn_bwd"}, ...]}, and it is
-placed by the time that cuDNN takes here; "best" is the faster of both.
+FlashAttention-3 is not part of PyTorch. If another run measured it together with cuDNN, --fa3 names a file with the
+ratio of the two, {"bf16": [{"head_dim", "causal", "seqlen", "fa3_over_cudnn_fwd", "fa3_over_cudnn_bwd"}, ...]}; its
+time here is estimated from that ratio and from cuDNN's time in this run. "best" is the faster of the two.
 """
 
 import argparse
@@ -32,12 +32,11 @@ attention = torch.nn.functional.scaled_dot_product_attention
 
 
 class Timer:
-    """Medians of several functions that take turns, long enough that the GPU has the clock that it can hold under this
-    load. The flush is long enough that the host, which is slower in Python than the GPU, has launched a call before it
-    ends: its own time is not measured. Unless it is told to run ahead it waits for a call before it goes on to the next:
-    what is queued behind a call adds to what lies between its events, 0.6 us if that is much. What the flush has written
-    is in the L2 cache then, and the call has to wait while it goes to memory; with `clean` it is read, too, and need not
-    go there."""
+    """Measures the median time of several functions that take turns, long enough that the GPU settles at the clock it
+    can hold under this load. Host time is not measured: the host launches a call while the GPU still runs the flush of
+    the L2 cache. Without `ahead` the host waits for each call before it enqueues the next, because work queued behind a
+    call adds up to 0.6 us between the call's events. After the flush L2 holds dirty lines, whose write-back delays the
+    call; with `clean` the flush also reads its buffer, which leaves clean lines."""
 
     def __init__(self, turns, seconds=0.1, clean=False, ahead=False):
         self.turns, self.seconds, self.clean, self.ahead = turns, seconds, clean, ahead
@@ -101,7 +100,7 @@ class Problem:
         return run
 
     def torch_backward(self, backend):
-        """The backward operator alone where it can be called, otherwise through autograd on a graph that is kept."""
+        """Runs only the backward operator if it can be called directly, otherwise autograd on a retained graph."""
         if backend == SDPBackend.FLASH_ATTENTION:
             try:
                 return self.flash_backward()
@@ -122,7 +121,7 @@ class Problem:
         return run
 
     def torch_function(self, name, direction):
-        """None where this backend does not take the problem."""
+        """The call, or None if this backend rejects the problem."""
         try:
             make = self.torch_forward if direction == "forward" else self.torch_backward
             function = make(BACKENDS[name])
@@ -134,7 +133,7 @@ class Problem:
             return None
 
     def require_right(self, library, direction):
-        """A fast wrong answer is none: ours against PyTorch's in float32, on the last batch entry and two heads."""
+        """Checks our result against PyTorch in float32 on two heads of the last batch entry; exits if it is wrong."""
         self.ours(library, "forward")()
         results = {"o": self.o}
         if direction == "backward":
@@ -156,7 +155,7 @@ def grid(dims, lengths):
 
 
 class Fa3:
-    """Times of FlashAttention-3 that follow from those of cuDNN."""
+    """Times of FlashAttention-3, estimated from those of cuDNN."""
 
     def __init__(self, path):
         self.ratios = {}
@@ -236,7 +235,7 @@ def grouped_heads(library, timer, fa3, heads=32, heads_k=8, dim=128):
 
 
 def training(library, timer, fa3):
-    """Forward and backward as one step, and what it costs that gradients repeat bit for bit."""
+    """Times forward and backward as one step, and the cost of deterministic gradients."""
     print("\n### A training step, bf16, causal: forward and backward (ms; ratio = theirs' time / cuflash's time)\n")
     print("| D | S | cuflash | cudnn | ratio | fa3 | ratio |\n|---|---|---|---|---|---|---|", flush=True)
     for dim, length in ((64, 4096), (128, 4096), (256, 4096)):
@@ -266,7 +265,7 @@ def training(library, timer, fa3):
 
 
 def accuracy(library):
-    """f32 at the accuracy of the contract, and what EFFICIENT_ATTENTION has: largest error against float64."""
+    """Prints the largest error of f32 forward against float64, of cuflash and of EFFICIENT_ATTENTION."""
     problem = Problem(torch.float32, 64, 1024, True)
     problem.ours(library, "forward")()
     q, k, v = (t[:1].double() for t in (problem.q, problem.k, problem.v))
@@ -280,7 +279,7 @@ def accuracy(library):
 
 
 def against_math(library, timer, dim=64, length=4096):
-    """Speed and memory beside the inputs, forward and backward together, against the unfused path."""
+    """Compares time, and memory in addition to the inputs, with PyTorch's unfused path, forward plus backward."""
     def peak(function):
         torch.cuda.synchronize()
         torch.cuda.empty_cache()
@@ -340,7 +339,7 @@ def main():
     parser.add_argument("--seconds", type=float, default=0.1, help="of each contestant at each point")
     parser.add_argument("--quick", action="store_true", help="three lengths, two contestants, few turns")
     parser.add_argument("--contestants", default="", help="default: flash, cudnn, efficient; f32: efficient")
-    parser.add_argument("--fa3", default="", help="where FlashAttention-3 stands beside cuDNN (see above)")
+    parser.add_argument("--fa3", default="", help="speed of FlashAttention-3 relative to cuDNN (see above)")
     parser.add_argument("--training", action="store_true", help="steps of training and deterministic gradients alone")
     args = parser.parse_args()
     if not torch.cuda.is_available():

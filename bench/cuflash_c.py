@@ -85,7 +85,7 @@ class Library:
         return e
 
     def _call(self, name, a, tensors, e, device):
-        """A function of no arguments that runs this call again and again, with a workspace of its own."""
+        """A function without arguments that makes this call each time it is called. It owns its workspace."""
         run, workspace = getattr(self.lib, f"cuflash_{name}"), None
         if device.type == "cuda":
             import torch
@@ -101,7 +101,7 @@ class Library:
         return call
 
     def _explain(self, name, a, tensors, e):
-        """The text of `cuflash explain` for a call."""
+        """The text that `cuflash explain` prints for a call."""
         explain, size = getattr(self.lib, f"cuflash_explain_{name}"), c_size_t()
         self._check(explain(byref(a), byref(tensors), byref(e), None, 0, byref(size)))
         text = ctypes.create_string_buffer(size.value)
@@ -109,7 +109,7 @@ class Library:
         return text.value.decode()
 
     def summarize(self, mask):
-        """The summary of a mask as options of a call."""
+        """Makes the summary of a mask and returns it as options of a call."""
         import torch
         size, shape, view = c_size_t(), (c_int64 * 4)(), self.view(mask)
         self._check(self.lib.cuflash_mask_summary_size(byref(view), byref(size)))

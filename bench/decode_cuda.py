@@ -2,16 +2,17 @@
 
     PYTHONPATH=build/release/python python bench/decode_cuda.py [--points 1x8192,128x2048] [--queries 1,2,4] [--json FILE]
 
-bf16, 32 heads of queries that share 8 of keys, head size 128, one query a sequence. Keys and values lie in memory as
-[B, S, Hk, D], or in shuffled pages. GB/s count keys and values once. Times are those of CUDA events around one call with
-the L2 cache flushed before it; contestants take turns, and a figure is the median of its turns. PyTorch gets each
-problem in the form that suits it best: heads in groups, and the heads of a group as rows of one head (the same result).
+Problems are in bf16, with 32 query heads over 8 key heads, head size 128 and one query per sequence. Keys and values
+are [B, S, Hk, D] in memory, or in shuffled pages. GB/s count keys and values once. Times are those of CUDA events
+around one call with the L2 cache flushed before it; contestants take turns, and a figure is the median of its turns.
+PyTorch runs each problem in two forms, grouped heads and the heads of a group as rows of one head (the same result);
+the faster one counts.
 
-With --graph, one call after the other, each over a cache of its own, captured in a CUDA graph, as the layers of a model have
-them (without what else these do). A figure is the time of one call in it. Events and the launch, of which a short call else
-has 3 to 4 us, count once for all.
+--graph captures a series of calls in one CUDA graph, each over another cache, like the layers of a model without their
+other kernels. A figure is the time per call. Events and launch, which take 3 to 4 us of a short call, then count once
+for the whole graph.
 
-With --queries, 1 to 64 queries a sequence (causal): the time, and what it is of the time of one query.
+--queries measures 1 to 64 queries per sequence (causal): the time, and its ratio to the time of one query.
 """
 
 import argparse
@@ -27,7 +28,7 @@ from cuda_torch import BACKENDS, Timer, attention
 HEADS_Q, HEADS_K, DIM = 32, 8, 128
 POINTS = "128x8192,128x2048,16x8192,1x65536,1x8192"
 PAGES = (256, 64, 16, 1)
-GRAPH_BYTES = 1 << 29  # of caches, at least: many times what L2 holds
+GRAPH_BYTES = 1 << 29  # least size of all caches together: many times the size of L2
 
 
 class Cache:
@@ -133,12 +134,12 @@ def queries(timer, counts, batch, length):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--points", default=POINTS, help="batch x length of the cache, separated by commas")
-    parser.add_argument("--queries", default="", help="numbers of queries a sequence, instead of bandwidth")
+    parser.add_argument("--queries", default="", help="measure time for these numbers of queries instead of bandwidth")
     parser.add_argument("--turns", type=int, default=15)
-    parser.add_argument("--seconds", type=float, default=0.1, help="of each contestant at a point, at least")
+    parser.add_argument("--seconds", type=float, default=0.1, help="least time for each contestant at a point")
     parser.add_argument("--warm", action="store_true", help="leave what is in the L2 cache")
-    parser.add_argument("--clean", action="store_true", help="leave nothing in the L2 cache that must be written to memory")
-    parser.add_argument("--ahead", action="store_true", help="do not wait for a call before the next one is enqueued")
+    parser.add_argument("--clean", action="store_true", help="leave no dirty lines in the L2 cache before a call")
+    parser.add_argument("--ahead", action="store_true", help="do not wait for a call before enqueueing the next")
     parser.add_argument("--graph", action="store_true", help="calls over several caches in a CUDA graph")
     parser.add_argument("--json", help="a file for the figures")
     arguments = parser.parse_args()

@@ -43,13 +43,14 @@ def timed(run):
 
 
 def best_times(contestants, seconds):
-    """Each contestant times itself; they take turns until the time is used up, five turns at least."""
+    """The best time of each contestant. They time themselves and take turns until the time is used up, at least five
+    turns each."""
     best = [math.inf] * len(contestants)
     end = time.perf_counter() + seconds
     turns = 0
     while turns < 5 or (time.perf_counter() < end and turns < 500):
         for n, contestant in enumerate(contestants):
-            time.sleep(0.003)  # the threads of the one before have stopped spinning by then
+            time.sleep(0.003)  # long enough for the previous contestant's threads to stop spinning
             best[n] = min(best[n], contestant())
         turns += 1
     return best

@@ -1,11 +1,11 @@
-"""Documents as a mask tensor against the same documents as packed sequences, both by cuflash, in one process.
+"""Compares documents as a mask tensor with the same documents as packed sequences, both by cuflash, in one process.
 
     python bench/documents.py build/release/lib/libcuflash.so --json docs/data/h200_documents.json
-    python tools/benchmark_tables.py        # writes the table of the documents anew from that file
+    python tools/benchmark_tables.py        # updates the table in the docs from that file
 
-A mask tensor says what the lengths of packed sequences say, but has to be read: a call makes its summary, or takes one
-that was made before ("cuflash-summary"). The mask is [B, 1, S, S] and does not include the causal mask. Times are taken
-as by bench/peers_cuda.py, results compared as there.
+A mask tensor says the same as the lengths of packed sequences, but has to be read: a call makes its summary, or takes
+one that was made earlier ("cuflash-summary"). The mask is [B, 1, S, S] and does not include the causal mask.
+bench/peers_cuda.py explains how times are measured and results compared.
 """
 
 import argparse
@@ -23,7 +23,7 @@ SUMMARY, PACKED = "cuflash-summary", "cuflash-packed"
 
 
 class Summarized:
-    """A mask whose summary is there."""
+    """A mask tensor with a summary that was made before the call."""
 
     def __init__(self, cuflash):
         self.cuflash = cuflash
@@ -53,7 +53,7 @@ class Packed:
 
 
 def in_shape(call, shape):
-    """A call whose results are compared as [B, S, H, D]."""
+    """Wraps a call so that its results are compared as [B, S, H, D]."""
     def again():
         return call()
     again.in_shape = lambda found: (
@@ -66,8 +66,8 @@ def arguments(words=None):
     parser.add_argument("library", help="libcuflash.so")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the results")
     parser.add_argument("--directions", default="", metavar="NAME,...", help="forward or backward alone")
-    parser.add_argument("--seconds", type=float, default=0.02, help="of each call at a point (default: 0.02)")
-    parser.add_argument("--commit", default="", help="of the library, where this is no git checkout")
+    parser.add_argument("--seconds", type=float, default=0.02, help="time per call and point (default: 0.02)")
+    parser.add_argument("--commit", default="", help="commit of the library, if this is not a git checkout")
     parser.add_argument("--rounds", type=int, default=ROUNDS, help=f"at least (default: {ROUNDS})")
     parser.add_argument("--dry-run", action="store_true", help="toy shapes on the CPU: a test of this program")
     options = parser.parse_args(words)

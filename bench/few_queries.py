@@ -1,11 +1,11 @@
-"""Forward time against the number of queries, over many keys: by cuflash and by its peers, in one process.
+"""Measures forward time by the number of queries, over many keys, for cuflash and its peers in one process.
 
     python bench/few_queries.py build/release/lib/libcuflash.so --json docs/data/h200_few_queries.json
-    python tools/benchmark_tables.py        # draws the chart of the documents anew from that file
+    python tools/benchmark_tables.py        # redraws the chart in the docs from that file
 
-From one query, a decode step, to thousands, a chunk of a prompt, the plan changes kernels, tiles and the number of CTAs that
-share keys. Time should grow with the work and nowhere jump. Times are taken as by bench/peers_cuda.py, results compared
-as there.
+Between one query (a decode step) and thousands (a chunk of a prompt) the plan changes kernels, tiles and the number of
+CTAs that share keys. Time should grow with the work, without jumps. bench/peers_cuda.py explains how times are measured
+and results compared.
 """
 
 import argparse
@@ -34,9 +34,9 @@ def arguments(words=None):
     parser.add_argument("--queries", default="", metavar="N,...", help="these numbers of queries alone")
     parser.add_argument("--keys", type=int, default=KEYS, help=f"of a sequence (default: {KEYS})")
     parser.add_argument("--peers", default=USUAL_PEERS, metavar="NAME,...",
-                        help=f"contestants beside cuflash (default: {USUAL_PEERS})")
-    parser.add_argument("--seconds", type=float, default=0.01, help="of each contestant at a point (default: 0.01)")
-    parser.add_argument("--commit", default="", help="of the library, where this is no git checkout")
+                        help=f"contestants in addition to cuflash (default: {USUAL_PEERS})")
+    parser.add_argument("--seconds", type=float, default=0.01, help="time per contestant and point (default: 0.01)")
+    parser.add_argument("--commit", default="", help="commit of the library, if this is not a git checkout")
     parser.add_argument("--rounds", type=int, default=ROUNDS, help=f"at least (default: {ROUNDS})")
     parser.add_argument("--dry-run", action="store_true", help="toy shapes on the CPU: a test of this program")
     options = parser.parse_args(words)

@@ -1,10 +1,10 @@
-"""What every kernel of a GPU keeps busy, by ncu: warps, tensor cores, issue slots, shared memory, caches, memory.
+"""Profiles every GPU kernel with ncu: use of warps, tensor cores, issue slots, shared memory, caches and memory.
 
     python bench/kernel_profile.py LIB [--kernels best,portable] [--calls forward,backward,decode] [--length 8192]
 
-Runs itself under ncu (which comes with the CUDA toolkit, and needs the right to read counters), once for each family of
-kernels. A call is made once, 16,384 tokens with a hidden size of 2,048; its kernels have the names that explain gives them.
-Caches are cold and the clock is what the GPU holds. Prints a table in Markdown.
+The program runs itself under ncu (part of the CUDA toolkit; needs permission to read counters), once for each family of
+kernels, and prints a Markdown table. It makes each call once, with 16,384 tokens and a hidden size of 2,048; kernels
+have the names that explain prints. Caches are cold, and clocks are not locked.
 """
 
 import argparse
@@ -15,7 +15,7 @@ import subprocess
 import sys
 import tempfile
 
-METRICS = {  # column: metric, and what of it makes one
+METRICS = {  # column: metric, and the divisor that gives the unit of the column
     "us": ("gpu__time_duration.sum", 1e3),
     "registers": ("launch__registers_per_thread", 1),
     "shared KB": ("launch__shared_mem_per_block_dynamic", 1e3),
@@ -53,7 +53,7 @@ def decode_calls(library):
 
 
 def make_calls(arguments):
-    """In the process that ncu watches: says which kernels come, and calls them."""
+    """Runs in the process that ncu profiles: announces the kernels, then makes the calls."""
     import torch
     from cuflash_c import Library
     library = Library(os.path.abspath(arguments.lib))
@@ -68,7 +68,7 @@ def make_calls(arguments):
 
 
 def measured(text):
-    """ncu's table: one dictionary for each kernel. Its first row has units."""
+    """Parses ncu's table, whose first row has the units, into one dictionary for each kernel."""
     lines = [line for line in text.splitlines() if line.startswith('"')]
     return list(csv.DictReader(lines))[1:]
 

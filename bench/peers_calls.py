@@ -1,4 +1,4 @@
-"""How each library that bench/peers_cuda.py and bench/world.py compare computes a shape.
+"""Adapters: how bench/peers_cuda.py and bench/world.py call each library for a shape.
 
 Every library gets tensors in the layout that models use, [B, S, H, D] or packed [T, H, D], and may offer several forms
 of a call; all forms are timed and the fastest counts. A library that cannot compute a shape says why (Lacks).
@@ -20,7 +20,7 @@ sdpa = torch.nn.functional.scaled_dot_product_attention
 
 
 class Lacks(Exception):
-    """A library cannot compute this shape; the text is the reason."""
+    """Raised if a library cannot compute a shape; the text is the reason."""
 
 
 class Tensors:
@@ -47,7 +47,7 @@ class Tensors:
         self.bias = self.random(1, s.heads_q, s.len_q, s.len_k) if s.bias else None
         self.sinks = self.random(s.heads_q) if s.sinks else None
         self.mask = self.visible() if s.mask else None
-        self.summary = None  # of the mask, by Cuflash.summarize: replaces it
+        self.summary = None  # summary of the mask by Cuflash.summarize; replaces the mask tensor if set
         if s.page_size:
             pages = s.batch * s.len_k // s.page_size
             order = torch.randperm(pages, device=device)
@@ -73,7 +73,7 @@ class Tensors:
         return (document[:, None] == document).expand(s.batch, 1, -1, -1).contiguous()
 
     def learned(self):
-        """What has a gradient beside q, k and v."""
+        """The inputs besides q, k and v that need a gradient."""
         return [t for t in (self.bias if self.shape.bias == "learned" else None, self.sinks) if t is not None]
 
     def by_heads(self):
@@ -82,7 +82,7 @@ class Tensors:
 
 
 def gradients(tensors, function):
-    """Times the backward pass alone: forward runs once here, and its graph is kept."""
+    """A call of the backward pass alone: forward runs once here, and its graph is retained."""
     leaves = [t.detach().requires_grad_() for t in (tensors.q, tensors.k, tensors.v, *tensors.learned())]
     with torch.enable_grad():
         out = function(*leaves)
@@ -90,7 +90,7 @@ def gradients(tensors, function):
 
 
 def directed(tensors, function):
-    """A call in the direction of the shape, of function(q, k, v, *learned) -> out in the layout of q."""
+    """The call to time: function(q, k, v, *learned) -> out itself, or its backward pass, as the shape asks."""
     if tensors.shape.direction == "backward":
         return gradients(tensors, function)
 
@@ -101,7 +101,7 @@ def directed(tensors, function):
 
 
 class Cuflash:
-    """Through the C ABI, into buffers that exist."""
+    """Calls cuflash through its C ABI, with outputs that are allocated once."""
 
     def __init__(self, path):
         self.library = Library(path)
@@ -165,7 +165,7 @@ class Cuflash:
 
 
 def called(run, results, *kept):
-    """Runs and returns the results. The C ABI has addresses alone: what they point to stays alive with the call."""
+    """A call that runs and returns the results. The C ABI has only addresses, so `kept` keeps their tensors alive."""
     def call(kept=kept):
         run()
         return results
@@ -173,8 +173,8 @@ def called(run, results, *kept):
 
 
 def accepted(function, needed, optional=()):
-    """The keyword arguments of `needed` and of `optional` that a function takes; a needed one it does not take is a
-    reason not to call it. Signatures of these libraries differ from version to version."""
+    """The keyword arguments of `needed` and `optional` that a function has. A missing one of `needed` raises Lacks:
+    the signatures of these libraries differ between versions."""
     names = inspect.signature(function).parameters
     if not any(p.kind is p.VAR_KEYWORD for p in names.values()):
         for name in needed:
@@ -185,12 +185,12 @@ def accepted(function, needed, optional=()):
 
 
 def output_of(result):
-    """Some versions return the output alone, others with its log-sum-exp."""
+    """The output of a call; some versions return a tuple of output and log-sum-exp."""
     return result[0] if isinstance(result, (tuple, list)) else result
 
 
 def require_built(module, feature):
-    """FlashAttention-3 can be built without features, and a call that needs a missing one ends the process."""
+    """Raises Lacks if FlashAttention-3 was built without a feature; a call that needs it would end the process."""
     try:
         import flash_attn_config
     except ImportError:
@@ -305,7 +305,7 @@ class Torch:
         s = t.shape
         options = {"is_causal": s.causal, **({"enable_gqa": True} if s.heads_q != s.heads_k else {}),
                    **({"dropout_p": s.dropout} if s.dropout else {})}
-        if s.mask or s.bias:  # takes one tensor, and no causal mask beside it
+        if s.mask or s.bias:  # one tensor must hold everything: PyTorch rejects is_causal with a mask
             options["is_causal"] = False
             options["attn_mask"] = t.mask & torch.ones_like(t.mask).tril() if s.mask and s.causal else (
                 t.mask if s.mask else t.bias.expand(s.batch, -1, -1, -1))
@@ -343,7 +343,7 @@ class Torch:
         return directed(t, attend)
 
     def aten(self, t):
-        """FlashAttention-2 by PyTorch's own operator, which takes windows, slopes and packed sequences."""
+        """FlashAttention-2 through PyTorch's internal operator, which has windows, slopes and packed sequences."""
         s = t.shape
         options = {"window_size_left": s.window, "window_size_right": 0} if s.window >= 0 else {}
         if s.alibi:
@@ -353,7 +353,7 @@ class Torch:
                                                     **options)[0])
 
     def flash_backward(self, t):
-        """The backward operator without autograd around it."""
+        """The backward operator, called without autograd."""
         q, k, v = t.by_heads()
         with torch.no_grad():
             out, lse, cum_q, cum_k, max_q, max_k, seed, offset = torch.ops.aten._scaled_dot_product_flash_attention(
@@ -364,7 +364,7 @@ class Torch:
 
 
 def reason_of(error, said):
-    """One line: what the library said, or what PyTorch warned about before it refused."""
+    """One line: the error message, or PyTorch's warning from before it rejected the call."""
     first = (str(error).splitlines() or [type(error).__name__])[0].strip()
     if "No available kernel" in first:
         lines = [str(w.message).split(" (Triggered")[0].strip() for w in said]
@@ -374,19 +374,19 @@ def reason_of(error, said):
 
 
 def difference(ours, theirs):
-    """Of the norm, the larger of all results. Nonfinite values differ without end."""
+    """Largest relative L2 difference of all results; infinite if a value is not finite."""
     pairs = list(zip(ours, theirs)) if isinstance(ours, tuple) else [(ours, theirs)]
     return max(((a.float() - b.float()).norm() / a.float().norm()).nan_to_num(float("inf")).item() for a, b in pairs)
 
 
 def norm_difference(ours, theirs):
-    """Of the norms: what can agree where libraries drop other weights."""
+    """Largest relative difference of norms, which can agree even if dropout masks differ."""
     pairs = list(zip(ours, theirs)) if isinstance(ours, tuple) else [(ours, theirs)]
     return max((b.float().norm() / a.float().norm() - 1).abs().nan_to_num(float("inf")).item() for a, b in pairs)
 
 
 def working_forms(library, tensors, expected=None, largest=0.03):
-    """The forms of a library that run and agree with `expected`; and, where none does, why."""
+    """The forms of a library that run and agree with `expected`, and the reason if there is none."""
     forms, reason = {}, "it has no form of this call"
     measured = norm_difference if tensors.shape.dropout else difference
     with warnings.catch_warnings(record=True) as said:

@@ -1,17 +1,16 @@
-"""cuflash beside FlashAttention-3, FlashAttention-4, cuDNN and PyTorch's other kernels on a GPU, in one process.
+"""Compares cuflash with FlashAttention-3, FlashAttention-4, cuDNN and PyTorch's other kernels on a GPU, in one process.
 
     python bench/peers_cuda.py build/release/lib/libcuflash.so --json docs/data/h200_peers.json
-    python tools/benchmark_tables.py        # writes the tables and charts of the documents anew from that file
+    python tools/benchmark_tables.py        # updates the tables and charts in the docs from that file
 
-FlashAttention-3 is measured where `flash_attn_interface` can be imported, FlashAttention-4 where `flash_attn.cute` can;
-the others come with PyTorch. A library that cannot compute a shape, or is not installed, is recorded with the reason.
-Results are compared with those of cuflash before they are timed.
+FlashAttention-3 is measured if `flash_attn_interface` can be imported, FlashAttention-4 if `flash_attn.cute` can; the
+others come with PyTorch. If a library cannot compute a shape, or is not installed, the file records the reason. Every
+result is compared with that of cuflash before it is timed.
 
 Times are those of CUDA events around one call, with the L2 cache flushed before it. The contestants of a shape
 alternate and have equally many rounds, a third of which warm up; a figure is the median, with its quartiles.
-TFLOP/s count 4 B H Sq Sk D operations forward, 2.5 times that backward, half of it for a causal mask, and of a window
-the pairs inside it.
-A decode step counts the bytes of keys and values, each once.
+TFLOP/s count 4 B H Sq Sk D operations forward and 2.5 times that backward, half of it for a causal mask; with a window,
+only pairs inside the window count. GB/s of a decode step count the bytes of keys and values once.
 
 The groups of shapes: forward and backward (D 64, 128, 256; 512 to 16384 tokens a sequence, 16384 in the batch), grouped
 (32 query heads over 8), short (1 to 128 queries over 8192 keys), varlen (16 packed sequences), window, softcap, decode
@@ -46,8 +45,8 @@ def arguments(words=None):
     parser.add_argument("--quick", action="store_true", help="a few shapes, under a minute")
     parser.add_argument("--groups", default="", metavar="NAME,...", help="these groups of shapes alone")
     parser.add_argument("--peers", default="", metavar="NAME,...", help="these contestants beside cuflash alone")
-    parser.add_argument("--seconds", type=float, default=0.05, help="of each contestant at a shape (default: 0.05)")
-    parser.add_argument("--commit", default="", help="of the library, where this is no git checkout")
+    parser.add_argument("--seconds", type=float, default=0.05, help="time per contestant and shape (default: 0.05)")
+    parser.add_argument("--commit", default="", help="commit of the library, if this is not a git checkout")
     parser.add_argument("--rounds", type=int, default=0, help="at least (default: 11, 5 with --quick)")
     parser.add_argument("--dry-run", action="store_true", help="toy shapes on the CPU: a test of this program")
     options = parser.parse_args(words)
@@ -61,7 +60,7 @@ def arguments(words=None):
 
 
 def choose(parser, options, name, known):
-    """A list of names in place of the text of a flag; all of them where it is not given."""
+    """Replaces the text of a flag by a list of names: all of them if the flag is not given."""
     chosen = [part for part in getattr(options, name).split(",") if part]
     if not set(chosen) <= set(known):
         parser.error(f"--{name} has {', '.join(sorted(set(chosen) - set(known)))}, must be of {', '.join(known)}")
@@ -83,9 +82,9 @@ def quantile(values, fraction):
 
 
 class GpuTimer:
-    """The flush takes longer than the host needs to launch a call, so host time is not measured: for a slow host path
-    the cache is flushed several times. The host waits for a call before it enqueues the next: work queued behind a
-    call delays its last event."""
+    """Times calls by CUDA events. Host time is not measured, because flushing L2 takes longer than launching a call; a
+    slow host path gets several flushes. The host waits for each call before it enqueues the next one, because work
+    queued behind a call delays its last event."""
 
     def __init__(self, rounds, seconds):
         import torch
@@ -101,7 +100,7 @@ class GpuTimer:
         return time.perf_counter() - began
 
     def host_seconds(self, call):
-        """Until the call returns, while the GPU is busy with something else."""
+        """Host time of a call while the GPU is busy with other work."""
         self.buffer.zero_()
         began = time.perf_counter()
         call()
@@ -120,7 +119,7 @@ class GpuTimer:
         return start.elapsed_time(end)
 
     def milliseconds(self, calls):
-        """Times of each call, by name."""
+        """Lists of times, by the names of the calls."""
         flushes = {}
         for call in calls.values():
             call(), call()
@@ -134,7 +133,7 @@ class GpuTimer:
         return in_rounds(calls, once, max(self.rounds, math.ceil(self.seconds * len(calls) / spent)))
 
     def ceilings(self):
-        """What bounds calls on this GPU: a large product, and a copy inside its memory, which reads and writes."""
+        """Measured ceilings of this GPU: a large matrix product, and a copy in device memory (a read and a write)."""
         torch = self.torch
         a, b = (torch.randn(8192, 8192, device="cuda").bfloat16() for _ in range(2))
         source = torch.empty(1 << 30, dtype=torch.uint8, device="cuda")
@@ -145,7 +144,7 @@ class GpuTimer:
 
 
 class ClockTimer:
-    """For --dry-run."""
+    """Times calls by the host's clock, for --dry-run."""
 
     def __init__(self, rounds):
         self.rounds = rounds
@@ -173,7 +172,7 @@ def in_rounds(calls, once, rounds):
 
 
 def open_libraries(options):
-    """Contestants by name, and why others are missing altogether."""
+    """The contestants by name, and for each other one why no shape has it."""
     from peers_calls import BACKENDS, Cuflash, FlashAttention, Torch
     found, missing, versions = {"cuflash": Cuflash(options.library)}, {}, {}
     versions["cuflash"] = found["cuflash"].version()
@@ -206,13 +205,14 @@ def version_of(packages, module):
 
 
 def measure(shape, libraries, timer, device):
-    """The results of a shape, and who is missing from it and why."""
+    """The results of a shape, and for each missing contestant the reason."""
     calls, absent = agreeing_calls(shape, libraries, device)
     return best_forms(shape, timer.milliseconds(calls)), absent
 
 
 def agreeing_calls(shape, libraries, device):
-    """Calls by (contestant, form) whose results agree with those of cuflash; who has none, and why."""
+    """Calls by (contestant, form) whose results agree with those of cuflash, and the reason for each contestant
+    without one."""
     from peers_calls import Tensors, working_forms
     tensors = Tensors(shape, device)
     calls, absent, expected = {}, {}, None
@@ -234,7 +234,7 @@ def agreeing_calls(shape, libraries, device):
 
 
 def best_forms(shape, times):
-    """Of each contestant the fastest form, as an element of "results"."""
+    """The fastest form of each contestant, as an element of "results"."""
     best = {}
     for (name, form), values in times.items():
         low, ms, high = (rounded(quantile(values, fraction)) for fraction in (0.25, 0.5, 0.75))
@@ -252,7 +252,7 @@ def rounded(value):
 
 
 def described(shape):
-    """A problem in the words of the results file."""
+    """The problem of a shape, with the names that the results file uses."""
     return {"device": "cuda", "direction": shape.direction, "dtype": shape.dtype, "batch": shape.batch,
             "heads_q": shape.heads_q, "heads_k": shape.heads_k, "len_q": shape.len_q, "len_k": shape.len_k,
             "head_dim": shape.head_dim, "head_dim_v": shape.dim_v, "causal": shape.causal, "page_size": shape.page_size, "group": shape.group,
@@ -260,7 +260,7 @@ def described(shape):
 
 
 def commit():
-    """Of the sources beside this program; "unknown" without git."""
+    """The commit of the checkout that contains this program; "unknown" without git."""
     try:
         command = ["git", "-C", str(ROOT), "rev-parse", "--short=7", "HEAD"]
         return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
@@ -269,7 +269,8 @@ def commit():
 
 
 def content_of(words, options, versions, ceilings, results, absences, missing, program="peers_cuda"):
-    """The file. Points with a variant stand apart: readers that do not know variants would take them for plain ones."""
+    """The content of the results file. Points with a variant are in a list of their own, because a reader that does not
+    know variants would take them for plain points."""
     import torch
     gpu = "dry run" if options.dry_run else torch.cuda.get_device_name()
     date = datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
@@ -284,7 +285,7 @@ def content_of(words, options, versions, ceilings, results, absences, missing, p
 
 
 def write_whole(path, content):
-    """Whole or not at all."""
+    """Writes the file atomically."""
     text = json.dumps(content, indent=None, allow_nan=False)
     for name in ("results", "variants", "missing"):
         text = text.replace(f'"{name}": [{{', f'"{name}": [\n  {{')
@@ -325,7 +326,7 @@ def introduce(versions, missing, shapes):
 
 def measure_all(program, words, options, shapes, measure, prepare=None, line_of=line_of):
     """Measures shapes, prints them and writes them to --json; returns the content of that file. A signal ends the run
-    with what is measured."""
+    and keeps the shapes measured so far."""
     device, timer = open_device(options, program)
     libraries, missing, versions = open_libraries(options)
     introduce(versions, missing, len(shapes))
@@ -336,7 +337,7 @@ def measure_all(program, words, options, shapes, measure, prepare=None, line_of=
         return {**content_of(words, options, versions, ceilings, results, absences, missing, program), **more}
 
     def save(**more):
-        if options.json:  # after each shape: what is measured stays where a run is cut short
+        if options.json:  # after each shape, so that an interrupted run keeps its results
             write_whole(options.json, content(**more))
 
     more = {}

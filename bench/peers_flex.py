@@ -5,18 +5,19 @@ from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
 from peers_calls import Lacks, directed
 
-# Each of these, once reached, makes flex_attention run uncompiled from then on, with a warning at most.
+# Once one of these limits is reached, flex_attention runs uncompiled from then on, at most with a warning.
 LIMITS = ("recompile_limit", "cache_size_limit", "accumulated_recompile_limit", "accumulated_cache_size_limit")
 
 
 class Flex:
-    """Masks and scores as functions that are compiled into a kernel. Block masks are made outside of what is timed."""
+    """Calls flex_attention with masks and score functions that are compiled into its kernel. Making block masks is not
+    timed."""
 
     def __init__(self):
         for name in LIMITS:
             if hasattr(torch._dynamo.config, name):
                 setattr(torch._dynamo.config, name, 1 << 20)
-        torch._dynamo.config.automatic_dynamic_shapes = False  # another number is another kernel, not a slower one
+        torch._dynamo.config.automatic_dynamic_shapes = False  # one kernel for each size
 
     def forms(self, t):
         s = t.shape
@@ -38,7 +39,7 @@ class Flex:
             bias = (learned[0] if s.bias == "learned" else t.bias) if s.bias else None
             score = self.score_of(t, bias)
             q, k, v = (x.transpose(1, 2) for x in (q, k, v))
-            if s.sinks:  # its weight in the sum, applied to a softmax without it
+            if s.sinks:  # applied afterwards: the sink's weight in the sum scales a softmax without it
                 out, lse = flex_attention(q, k, v, score_mod=score, return_lse=True, **options)
                 out = (out * torch.sigmoid(lse - learned[-1].float()[:, None])[..., None]).to(q.dtype)
             else:
@@ -51,7 +52,7 @@ class Flex:
         cap, slopes = t.shape.softcap, t.slopes if t.shape.alibi else None
         if not cap and slopes is None and bias is None:
             return None
-        table = bias[0] if bias is not None else None  # sliced here: vmap of PyTorch 2.9 takes no plain number beside indices
+        table = bias[0] if bias is not None else None  # PyTorch 2.9's vmap cannot index by a number
 
         def score(x, b, h, i, j):
             if cap:

@@ -23,9 +23,9 @@ class Shape(NamedTuple):
     page_size: int = 0
     window: int = -1  # keys to the left of a query; -1: all of them
     softcap: float = 0.0
-    lengths: Tuple[int, ...] = ()  # of a packed batch; len_q and len_k are the longest
+    lengths: Tuple[int, ...] = ()  # of the sequences of a packed batch; len_q and len_k are the longest
     dtype: str = "bf16"
-    head_dim_v: Optional[int] = None  # where values differ from keys
+    head_dim_v: Optional[int] = None  # if values have another head size than keys
     alibi: bool = False
     bias: str = ""  # [1, H, Sq, Sk]: "fixed", or "learned" with a gradient
     mask: str = ""  # [B, 1, Sq, Sk]: "random", 70% of it visible, or "documents", as long as `document`
@@ -34,12 +34,12 @@ class Shape(NamedTuple):
     dropout: float = 0.0
     deterministic: bool = False
     padded: bool = False  # every second sequence is half as long
-    heads_first: bool = False  # in memory
+    heads_first: bool = False  # memory order [B, H, S, D]
     shared_values: bool = False  # values are the first columns of the keys, as in latent attention
 
     @property
     def variant(self):
-        """What the fields of the results file do not say about this problem; empty for most."""
+        """The properties of this problem that have no field in the results file; empty for most problems."""
         words = [f"window of {self.window + 1} keys" if self.window >= 0 else "",
                  f"softcap {self.softcap:g}" if self.softcap else "",
                  f"{len(self.lengths)} packed sequences" if self.lengths else "",
@@ -57,19 +57,19 @@ class Shape(NamedTuple):
 
     @property
     def few_queries(self):
-        """So few that a library may have another way to compute them."""
+        """Whether there are so few queries that a library may use a decode kernel."""
         return self.direction != "backward" and 32 * self.len_q <= self.len_k
 
     @property
     def own_lengths(self):
-        """Of each sequence, where they differ: packed or padded."""
+        """The length of each sequence if they differ, in packed and padded batches; otherwise empty."""
         if self.padded:
             return tuple(self.len_q // (1 + n % 2) for n in range(self.batch))
         return self.lengths
 
     @property
     def plain(self):
-        """The same problem without options and with a key head for each query head; None where it has none."""
+        """The same problem without options and with a key head for each query head; None if it has no plain form."""
         none = {name: self._field_defaults[name] for name in (
             "window", "softcap", "alibi", "bias", "mask", "sinks", "dropout", "deterministic", "padded", "heads_first")}
         found = self._replace(heads_k=self.heads_q, **none)
@@ -78,14 +78,14 @@ class Shape(NamedTuple):
 
     @property
     def pairs(self):
-        """Pairs of a query and a key that see each other, of one head, all sequences together. Of a random mask all
-        count: it hides too few to skip anything."""
+        """The number of visible pairs of a query and a key, for one head of all sequences. A random mask counts as
+        fully visible: it hides too few pairs for any tile to be skipped."""
         total = 0.0
         for queries, keys in [(n, n) for n in self.own_lengths] or [(self.len_q, self.len_k)] * self.batch:
             if self.window >= 0:  # causal, as many queries as keys
                 whole = min(self.window + 1, queries)
                 total += whole * (whole + 1) / 2 + (queries - whole) * (self.window + 1)
-            elif self.mask == "documents":  # causal inside each
+            elif self.mask == "documents":  # causal inside each document
                 whole, rest = divmod(queries, self.document)
                 total += (whole * self.document**2 + rest**2) / 2
             elif self.causal:  # as the other benchmarks of this folder count: half of a square
@@ -139,7 +139,7 @@ def all_shapes():
 
 
 def quick_shapes():
-    """One of each kind, with few kernels to compile."""
+    """One shape of each kind, with few kernels to compile."""
     yield square("forward", "forward", 128, 2048, True)
     yield square("forward", "forward", 128, 8192, True)
     yield square("backward", "backward", 128, 4096, True)
@@ -150,7 +150,7 @@ def quick_shapes():
 
 
 def toy(shape):
-    """At a size that a processor computes in milliseconds, for --dry-run."""
+    """The shape at a size that a CPU computes in milliseconds, for --dry-run."""
     lengths = tuple(max(1, n // 64) for n in shape.lengths)
     small = shape._replace(
         batch=len(lengths) or min(shape.batch, 2), heads_q=4, heads_k=max(1, 4 * shape.heads_k // shape.heads_q),
@@ -161,5 +161,5 @@ def toy(shape):
 
 
 def toy_shapes():
-    """Every group."""
+    """A small shape of every group, for --dry-run."""
     return map(toy, all_shapes())

@@ -1,10 +1,10 @@
-"""Host time of one call from Python, beside PyTorch's scaled_dot_product_attention, on a problem too small to matter.
+"""Host time of one call from Python, compared with PyTorch's scaled_dot_product_attention, on a tiny problem.
 
     python bench/python_overhead.py [--device cuda] [--json out.json]
 
-On CUDA a round is short enough to fit into the launch queue, and the device is waited for between rounds only: the time
-is what the host spends. On the CPU it contains the computation itself, of 8 numbers. The calls take turns, a round of
-each at a time. A figure is the median of the means of the rounds, and beside it the least: noise only ever adds.
+On CUDA a round fits into the launch queue and the host waits for the device only between rounds, so the time is the
+host's alone. On the CPU it includes the computation, of 8 numbers. Contestants take turns, one round at a time. A
+figure is the median of the rounds' means, followed by the smallest mean, since noise only adds time.
 """
 
 import argparse
@@ -30,7 +30,7 @@ def microseconds(function, device, calls):
 
 
 def contestants(device):
-    """name -> a function without arguments. Inputs are [B, S, H, D] and the same memory as [B, H, S, D]."""
+    """The functions to time, by name. Inputs are [B, S, H, D] and the same memory as [B, H, S, D]."""
     dtype = torch.float32 if device == "cpu" else torch.bfloat16
     shape = (1, 1, 1, 8) if device == "cpu" else (1, 64, 1, 64)
     qkv = torch.randn(*shape[:2], 3, *shape[2:], device=device, dtype=dtype)
@@ -77,7 +77,7 @@ def main():
     for turn in range(arguments.rounds + 1):
         for name, function in functions.items():
             time_of_call = microseconds(function, arguments.device, arguments.calls)
-            if turn > 0:  # the first compiles and warms up, and is measured in vain
+            if turn > 0:  # the first round compiles and warms up; it does not count
                 times[name].append(time_of_call)
     print(f"PyTorch {torch.__version__}, {arguments.device}, host microseconds a call: median, least")
     figures = {name: statistics.median(measured) for name, measured in times.items()}

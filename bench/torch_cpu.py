@@ -27,10 +27,10 @@ attention = torch.nn.functional.scaled_dot_product_attention
 
 
 def best_times(contestants, seconds):
-    """The best time of each contestant. They take turns; each has its share of the time, and three turns at least, fewer
-    only where one takes seconds. A turn is a burst of calls, so that short ones find their threads awake, as in a loop
-    over layers. Between turns there is a pause: libgomp's threads spin for some 20 ms in wait for their next call, on
-    cores that the other one needs."""
+    """The best time of each contestant. They take turns, each for its share of the time and at least three times, or
+    fewer if a turn takes seconds. A turn is a burst of calls, so that short calls find their threads awake, as in a
+    loop over layers. A pause follows each turn, because libgomp's threads spin for some 20 ms after a call, on cores
+    that the other contestant needs."""
     best, spent = [math.inf] * len(contestants), [0.0] * len(contestants)
     waiting, turns = list(range(len(contestants))), 0
     while waiting:
@@ -50,7 +50,7 @@ def best_times(contestants, seconds):
 
 
 class Patience:
-    """Leaves PyTorch out where a single run of it would take too long, judged by its speed on the shape before."""
+    """Decides whether to leave PyTorch out because one run would take too long, judged by its previous shape."""
 
     def __init__(self, seconds):
         self.seconds, self.speed = seconds, {}
@@ -63,7 +63,7 @@ class Patience:
 
 
 def torch_calls(q, k, v):
-    """The ways to call PyTorch: arguments of attention."""
+    """The arguments for PyTorch's attention, one set for each way to call it."""
     if q.shape[1] == k.shape[1]:
         return [((q, k, v), {})]
     expanded = [t.repeat_interleave(q.shape[1] // k.shape[1], 1) for t in (k, v)]
@@ -84,8 +84,8 @@ def torch_backwards(q, k, v, dout, causal):
 
 
 def measure(library, dtype, args, length, dim, causal, threads, patience):
-    """(cuflash, PyTorch) in seconds, forward and backward; PyTorch's is None where it would take too long, backward None
-    where it was not asked for."""
+    """(cuflash, PyTorch) in seconds, forward and backward. PyTorch's time is None if it would take too long, and
+    backward is None if it was not requested."""
     heads, kv_heads, seconds = args.heads, args.kv_heads or args.heads, args.seconds
     q_shape, k_shape = (1, heads, length, dim), (1, kv_heads, length, dim)
     q, k, v, dout = (torch.randn(shape, dtype=torch.float32).to(dtype) for shape in (q_shape, k_shape, k_shape, q_shape))
@@ -130,7 +130,7 @@ def main():
     parser.add_argument("--kv-heads", type=int, help="default: as many as --heads")
     parser.add_argument("--forward", action="store_true", help="leave backward out")
     parser.add_argument("--seconds", type=float, default=1.0, help="for each measurement")
-    parser.add_argument("--patience", type=float, default=10.0, help="leave PyTorch out where one run takes longer")
+    parser.add_argument("--patience", type=float, default=10.0, help="leave PyTorch out if one run takes longer")
     args = parser.parse_args()
     numbers = lambda text: [int(part) for part in text.split(",")]
 

@@ -1,12 +1,13 @@
-"""The performance map: what models run, by cuflash and by every library that computes it too, in one process.
+"""The performance map: measures what models run, with cuflash and every library that can compute it, in one process.
 
     python bench/world.py build/release/lib/libcuflash.so --json docs/data/h200_world.json
-    python tools/benchmark_tables.py        # writes the table and the chart of the documents anew from that file
+    python tools/benchmark_tables.py        # updates the table and the chart in the docs from that file
 
-Cases have names (bench/world_shapes.py): options, grouped and few heads, head sizes, packed and padded batches, few
-queries over many keys, types, latent decode. The contestants are those of bench/peers_cuda.py and, where it may be the
-fastest, PyTorch's compiled flex_attention; times are taken as there, results compared as there. Where weights are dropped only the norms of the
-results can agree. Beside them runs "cuflash-plain": cuflash without the options of a case and with equally many heads.
+bench/world_shapes.py lists the cases by name: options, grouped and few heads, head sizes, packed and padded batches,
+few queries over many keys, types, latent decode. The contestants are those of bench/peers_cuda.py, which explains how
+times are measured and results compared, and PyTorch's compiled flex_attention in cases in which it may be the fastest.
+With dropout only the norms of results can agree. "cuflash-plain" is one more contestant: cuflash without the options of
+a case, with as many key heads as query heads.
 
 The table at the end is ordered by the ratio to the fastest peer, worst first; "to plain" is the speed relative to
 cuflash-plain in TFLOP/s.
@@ -25,7 +26,7 @@ import benchmark_data  # noqa: E402
 PLAIN = benchmark_data.PLAIN
 ROUNDS = {"quick": 5, "full": 7}
 COMPILING = 12  # threads; a kernel takes seconds
-HOPELESS = 6  # times as slow as cuflash: no best peer, and most of the time of a run
+HOPELESS = 6  # a peer this many times slower than cuflash is left out: it would take most of the time of a run
 
 
 def arguments(words=None):
@@ -34,12 +35,12 @@ def arguments(words=None):
     parser.add_argument("library", help="libcuflash.so")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the results")
     parser.add_argument("--chart", type=Path, metavar="FILE.svg", help="draw the ratios, worst first; needs matplotlib")
-    parser.add_argument("--cases", default="", metavar="TEXT;...", help="cases whose names contain one of these alone")
+    parser.add_argument("--cases", default="", metavar="TEXT;...", help="only cases whose names contain one of these")
     parser.add_argument("--directions", default="", metavar="NAME,...", help="forward, backward or decode alone")
     parser.add_argument("--quick", action="store_true", help="a few cases, under a minute")
     parser.add_argument("--peers", default="", metavar="NAME,...", help="these contestants beside cuflash alone")
-    parser.add_argument("--seconds", type=float, default=0.01, help="of each contestant at a case (default: 0.01)")
-    parser.add_argument("--commit", default="", help="of the library, where this is no git checkout")
+    parser.add_argument("--seconds", type=float, default=0.01, help="time per contestant and case (default: 0.01)")
+    parser.add_argument("--commit", default="", help="commit of the library, if this is not a git checkout")
     parser.add_argument("--rounds", type=int, default=0, help="at least (default: 7, 5 with --quick)")
     parser.add_argument("--dry-run", action="store_true", help="toy shapes on the CPU: a test of this program")
     options = parser.parse_args(words)
@@ -65,7 +66,7 @@ def chosen_shapes(options):
 
 
 def prepare(shapes, libraries, device):
-    """Compiles the kernels of cuflash, several at once: one after the other they would take most of a first run."""
+    """Compiles the kernels of cuflash in parallel; one by one they would take most of a first run."""
     from peers_calls import Tensors
 
     def compile_for(shape):
@@ -73,7 +74,7 @@ def prepare(shapes, libraries, device):
             for call in libraries["cuflash"].forms(Tensors(shape, device)).values():
                 call()
         except RuntimeError:
-            pass  # is reported when the shape is measured
+            pass  # reported when the shape is measured
 
     wanted = dict.fromkeys(s for shape in shapes for s in (shape, shape.plain) if s is not None)
     if device == "cuda":
@@ -86,7 +87,7 @@ def prepare(shapes, libraries, device):
 
 
 def measure(shape, libraries, timer, device):
-    """As peers_cuda does, with the plain problem among the contestants, and without those that are far behind."""
+    """Like measure of peers_cuda, plus the plain problem as a contestant, minus contestants that are far behind."""
     from world_shapes import FLEX
     called = {name: library for name, library in libraries.items() if name != "torch-flex" or shape.group in FLEX}
     calls, absent = peers.agreeing_calls(shape, called, device)
@@ -103,7 +104,7 @@ def measure(shape, libraries, timer, device):
 
 
 def without_hopeless(calls, absent, timer):
-    """The calls less those of contestants that one call shows to be far behind in every form."""
+    """The calls without contestants whose every form is far behind in a first, single measurement."""
     once = {key: min(timer.once(call) for _ in range(2)) for key, call in calls.items()}
     fastest = {}
     for (name, _), ms in once.items():
@@ -115,7 +116,7 @@ def without_hopeless(calls, absent, timer):
 
 
 def line_of(shape, results, absent):
-    """One line: our speed, and how many times as long the others take."""
+    """A line with the speed of cuflash, and how many times as long the others take."""
     by = {result["contestant"]: result for result in results}
     ours = by["cuflash"]
     others = [f"{name} {result['ms'] / ours['ms']:.2f}x" for name, result in by.items() if name != "cuflash"]

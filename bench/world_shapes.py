@@ -1,4 +1,4 @@
-"""The cases of bench/world.py: what models run, each with a name, forward and backward where training runs it too."""
+"""The cases of bench/world.py: named problems that models run, with backward if training runs them too."""
 
 from peers_shapes import RAGGED, Shape
 
@@ -8,7 +8,7 @@ UNEVEN = (6144, 4096, 2560, 1536, 1024, 512, 384, 128)
 
 
 def case(name, directions=BOTH, batch=4, heads=16, heads_k=None, length=4096, dim=128, causal=True, **options):
-    """A square of `length` queries and keys unless len_q or len_k say otherwise."""
+    """A case with `length` queries and keys, unless len_q or len_k are given."""
     lengths = {"len_q": options.pop("len_q", length), "len_k": options.pop("len_k", length)}
     if "lengths" in options:
         batch, lengths = len(options["lengths"]), dict.fromkeys(("len_q", "len_k"), max(options["lengths"]))
@@ -22,8 +22,8 @@ def few(queries, keys, heads, heads_k, batch=1):
                 causal=False, len_q=queries, len_k=keys)
 
 
-# Where flex_attention may be the fastest peer, or the only one. Elsewhere it is not called: each kernel takes it
-# seconds to compile.
+# The cases in which flex_attention may be the fastest peer, or the only one. Others leave it out, because it compiles
+# for seconds for each kernel.
 FLEX = ("softcap 30", "Gemma 2: 16/8, D=256, softcap 50, 8k", "ALiBi", "bias", "bias with gradient",
         "documents by mask tensor", "gpt-oss: 64/8, D=64, window 128, sinks, 8k", "softcap 30, window 1024")
 
@@ -102,13 +102,13 @@ def latent_decode():
 
 
 def all_shapes():
-    """The most important first: a run may be cut short."""
+    """All cases, the most important first, since a run may be interrupted."""
     for group in (options, heads, few_queries, batches, types, head_sizes, latent_decode):
         for found in group():
             yield from found
 
 
-# With few kernels to compile, each library called in each of its ways.
+# Few kernels to compile, but every way to call each library.
 QUICK = (("causal", "forward"), ("causal", "backward"), ("softcap 30", "forward"), ("ALiBi", "forward"),
          ("dropout 0.1", "forward"), ("dropout 0.1", "backward"), ("GQA 32/8, 8k", "backward"),
          ("packed, 8 uneven", "forward"), ("16 queries x 32k, 8/8, B=1", "forward"), ("sinks", "backward"))

@@ -48,7 +48,7 @@ struct CheckOptions {
   std::optional<int64_t> max_growth;  // forever: limit of memory growth in MiB, at most kMaxGrowth
   bool cache = false;                 // calls over a KV cache instead of forward and backward
   bool plain = false;                 // only problems for the fastest CUDA kernels
-  bool options = false;               // the same with options
+  bool options = false;               // only problems for the fastest CUDA kernels with options
   int32_t threads = 0;
   std::string failures;  // a file that gets every failing problem as it is found
   Device device = Device::cpu;
@@ -79,7 +79,7 @@ struct DemoOptions {
 
 // A grid: each list is a dimension; an empty list takes the values of the preset, or the default.
 struct BenchOptions {
-  static constexpr int64_t kLargestSize = std::numeric_limits<int32_t>::max();  // of each number in these lists
+  static constexpr int64_t kLargestSize = std::numeric_limits<int32_t>::max();  // limit of each number in these lists
   std::string preset;
   std::vector<std::string> directions, contestants;
   Device device = Device::automatic;
@@ -94,15 +94,15 @@ struct BenchOptions {
   std::string command;  // as typed, for the result files
 };
 
-// The same grid; its own seconds and files are not used.
+// Options of `cuflash tune`. It uses the grid of BenchOptions, but not its seconds and files.
 struct TuneOptions {
   BenchOptions grid;
   double seconds = 60;           // for the whole search
   bool dry_run = false;          // show which candidates would be tried, and why others would not
   bool compile = false;          // with dry_run: compile the candidates
   std::string arch;              // with dry_run: for GPUs of this architecture
-  std::vector<int> option_sets;  // every problem with each of them; tuned::Options
-  bool all_options = false;      // with the usual sets
+  std::vector<int> option_sets;  // tuned::Options; every problem is searched with each set
+  bool all_options = false;      // search every problem with each of the usual sets
   std::string csv;               // a file: the times of all candidates
 };
 

@@ -1,4 +1,4 @@
-// Which kernel a problem of these sizes would get.
+// Prints which kernel a problem of these sizes would get.
 #include <iostream>
 
 #include "backend/backend.h"

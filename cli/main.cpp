@@ -21,14 +21,14 @@ using namespace cuflash::cli;
 
 using Job = std::function<int()>;
 
-// Which keys a query sees.
+// Flags that decide which keys a query sees.
 void add_mask(CLI::App& command, Attention& attention) {
   add_causal(command, attention.causal);
   add_choice(command, "--align", attention.alignment, kAlignments, "How queries align with keys of another length");
   add_window(command, attention);
 }
 
-// The scalar options of attention, and where it runs.
+// Flags for the scalar options of attention and for its execution.
 void add_attention(CLI::App& command, Attention& attention, Execution& execution, Layout& layout) {
   add_mask(command, attention);
   add_decimal(command, "--softcap", attention.softcap, "Limit scores to (-X, X) by X*tanh(s/X)");
@@ -83,7 +83,7 @@ void add_attend(CLI::App& app, AttendOptions& o, Job& job) {
   command.callback([&o, &job] { job = [&o] { return run_attend(o); }; });
 }
 
-// As the flags say it: one length for queries and keys, unless either has its own.
+// The flags of `cuflash explain`: one length for queries and keys, unless one of them has a flag of its own.
 struct ExplainFlags : ExplainOptions {
   std::optional<int64_t> len_q;
 
@@ -159,7 +159,7 @@ std::string list_text(const std::vector<int64_t>& numbers) {
   return text;
 }
 
-// Problems of several lengths, forward and backward.
+// Flags of problems with several lengths, forward and backward.
 void add_grid(CLI::App& command, GridOptions& o) {
   ExplainOptions& problem = o.problem;
   problem.dtype = DType::bf16, problem.heads = 16, problem.dim = 128;
@@ -199,7 +199,7 @@ void add_demo(CLI::App& app, DemoOptions& o, Job& job) {
   command.callback([&o, &job] { job = [&o] { return run_demo(o); }; });
 }
 
-// The grid of problems and the device.
+// Flags of the grid of problems and of the device.
 void add_bench_grid(CLI::App& command, BenchOptions& o, const std::string& example) {
   command.footer(
       "Each flag with N,... is a dimension of the grid. A preset sets the flags that are not given:\n"
@@ -290,7 +290,7 @@ void add_cache(CLI::App& app, Job& job) {
   add("clear", "Remove them", CacheAction::clear);
 }
 
-// Not split at commas, which occur in kernel names.
+// Words are not split at commas, which kernel names contain.
 void add_kernels(CLI::App& command, std::vector<std::string>& kernels) {
   const auto take = [&kernels](const CLI::results_t& words) {
     for (const std::string& word : words) kernels.push_back(kernel_name("--kernel", word));
@@ -326,7 +326,7 @@ void add_support(CLI::App& app, SupportOptions& o, Job& job) {
   command.callback([&o, &job] { job = [&o] { return run_support(o); }; });
 }
 
-// Quoted so that a shell reads the same words.
+// The command line, quoted so that a shell reads the same words.
 std::string typed(int argc, char** argv) {
   std::string command = "cuflash";
   for (int n = 1; n < argc; ++n) {

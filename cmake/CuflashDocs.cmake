@@ -1,5 +1,5 @@
-# What the documents show is a test: programs are compiled and run, messages are provoked, generated pages are generated
-# again. tools/run_docs.py says what is done with which block. Python programs run in the tests of the Python package.
+# Tests of the docs: compile and run their programs, provoke the messages, and generate the generated pages again.
+# tools/run_docs.py says how each block is tested. The tests of the Python package run the Python programs.
 
 find_program(CUFLASH_DOCS_PYTHON NAMES python3)
 if(NOT TARGET cuflash_cli)
@@ -10,10 +10,10 @@ if(NOT CUFLASH_DOCS_PYTHON)
   return()
 endif()
 
-# The program that makes messages come, in drivers that do not exist.
+# The program that provokes messages, with fake drivers.
 set(no_driver_dir ${CMAKE_CURRENT_BINARY_DIR}/no_driver)
 foreach(name libcuda.so libcuda.so.1)
-  file(WRITE ${no_driver_dir}/${name} "") # found first, and not a library
+  file(WRITE ${no_driver_dir}/${name} "") # found before a real driver, and not a library
 endforeach()
 add_executable(provoke docs/provoke.cpp docs/host_messages.cpp docs/cuda_messages.cpp docs/cache_messages.cpp)
 cuflash_configure_target(provoke)
@@ -27,7 +27,7 @@ add_test(NAME docs_test COMMAND ${CUFLASH_DOCS_PYTHON} ${PROJECT_SOURCE_DIR}/too
   "--launcher=${CMAKE_CXX_COMPILER_LAUNCHER}" --provoke $<TARGET_FILE:provoke>)
 set_tests_properties(docs_test PROPERTIES TIMEOUT 300)
 
-# Tables and charts of benchmarks are generated from docs/data; a page that says something else fails.
+# Benchmark tables and charts are generated from docs/data; the test fails if a page does not match.
 add_test(NAME docs_benchmarks_test COMMAND ${CUFLASH_DOCS_PYTHON} ${PROJECT_SOURCE_DIR}/tools/benchmark_tables.py --check)
-# So are the built-in tiles for sets of options.
+# The built-in tiles for sets of options are generated from docs/data, too.
 add_test(NAME tile_tables_test COMMAND ${CUFLASH_DOCS_PYTHON} ${PROJECT_SOURCE_DIR}/tools/tile_tables.py --check)

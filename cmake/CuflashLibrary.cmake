@@ -5,13 +5,15 @@ find_package(Threads REQUIRED)
 file(GLOB_RECURSE library_sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/*.cpp)
 file(GLOB_RECURSE kernel_sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/cpu/*.cpp)
 
-# The loops over tiles live on fused multiply-add and vectorised selections. -std=c++20 turns contraction off in GCC, and
-# errno and floating-point traps, which nothing here reads, keep both compilers from vectorising. Properties of source files
-# hold in one directory: the sanitized library (tests/sanitized) calls this with its own level of optimisation.
+# The loops over tiles need fused multiply-add and vectorised selections. -std=c++20 turns contraction off in GCC, and
+# support for errno and floating-point traps, which nothing here reads, prevents vectorisation. Properties of source
+# files are local to a directory, so the sanitized library (tests/sanitized) calls this again with its level of
+# optimisation.
 function(cuflash_set_kernel_flags optimisation)
   set(flags -ffp-contract=fast -fno-math-errno -fno-trapping-math ${optimisation})
   set_source_files_properties(${kernel_sources} PROPERTIES COMPILE_OPTIONS "${flags}" SKIP_PRECOMPILE_HEADERS ON)
-  # Each instruction set's file, and no other, may use it: src/cpu/kernels.cpp asks the processor before it calls one.
+  # Only the file of an instruction set may use its instructions; src/cpu/kernels.cpp asks the processor before it calls
+  # it.
   set(isa ${PROJECT_SOURCE_DIR}/src/cpu/isa)
   if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|AMD64|amd64)$")
     set_source_files_properties(${isa}/avx2.cpp PROPERTIES COMPILE_OPTIONS "${flags};-mavx2;-mfma;-mf16c")
@@ -29,7 +31,7 @@ set(public_includes
   $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include>
   $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
 
-# Kernels are compiled at run time: their headers travel inside the library.
+# Kernels are compiled at run time, so the library contains their headers.
 file(GLOB_RECURSE kernel_headers CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/kernels/*.h)
 set(embedded_kernels ${CMAKE_CURRENT_BINARY_DIR}/embedded_kernels.cpp)
 add_custom_command(OUTPUT ${embedded_kernels}
@@ -61,10 +63,10 @@ add_library(cuflash SHARED ${library_objects})
 cuflash_configure_target(cuflash)
 target_include_directories(cuflash PUBLIC ${public_includes})
 target_link_libraries(cuflash PRIVATE Threads::Threads ${CMAKE_DL_LIBS})
-# Templates of the standard library are exported whatever the visibility flags say; the script keeps them in.
+# The visibility flags do not hide templates of the standard library; the version script does.
 set(export_script ${PROJECT_SOURCE_DIR}/cmake/exports.map)
 target_link_options(cuflash PRIVATE LINKER:--version-script=${export_script})
-# Worker threads sleep in its code until the process ends: dlclose must not take that code away (docs/design.md).
+# Worker threads sleep in the library's code until the process ends, so dlclose must not unload it (docs/design.md).
 set(stay_loaded LINKER:-z,nodelete)
 target_link_options(cuflash PRIVATE ${stay_loaded})
 # Before 1.0 a minor version may break the ABI.
@@ -79,7 +81,7 @@ cuflash_configure_target(cuflash_static)
 target_compile_definitions(cuflash_static PUBLIC CUFLASH_STATIC)
 target_include_directories(cuflash_static PUBLIC ${public_includes})
 target_link_libraries(cuflash_static PUBLIC Threads::Threads ${CMAKE_DL_LIBS})
-# The same for a shared library or plugin that the static one is linked into.
+# A shared library or plugin that links the static library must stay loaded, too.
 set(consumer $<TARGET_PROPERTY:TYPE>)
 target_link_options(cuflash_static INTERFACE
   $<$<OR:$<STREQUAL:${consumer},SHARED_LIBRARY>,$<STREQUAL:${consumer},MODULE_LIBRARY>>:${stay_loaded}>)

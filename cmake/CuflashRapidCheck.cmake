@@ -1,4 +1,4 @@
-# Makes cuflash_rapidcheck where RapidCheck is found. Without it the property tests draw their cases from seeds.
+# Defines cuflash_rapidcheck if RapidCheck is found. Without it the property tests draw their cases from seeds.
 
 find_package(rapidcheck QUIET)
 if(TARGET rapidcheck)

@@ -1,13 +1,12 @@
-# What every target of the project is compiled with.
+# Compiler flags of every target of the project.
 
 set(address_sanitizer -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer)
 set(thread_sanitizer -fsanitize=thread -fno-omit-frame-pointer)
 
-# For what is compiled once and runs for a moment: kernels on the host, and the tool's options. The compiler's time is what
-# counts.
+# Flags for code that compiles slowly and runs briefly: kernels on the host, and the tool's options.
 set(brief_flags $<$<NOT:$<CONFIG:Debug>>:-O1>)
-# For tests, and for what a sanitizer instruments: compiles almost as fast as -O0 and runs faster. GCC follows too few values
-# there to know what is initialised.
+# Flags for tests and instrumented code: -Og compiles almost as fast as -O0 and runs faster, but GCC then tracks too few
+# values to tell which are initialised.
 set(test_flags $<$<NOT:$<CONFIG:Debug>>:-Og> $<$<CXX_COMPILER_ID:GNU>:-Wno-maybe-uninitialized>)
 
 if(CUFLASH_BUILD_FUZZ)
@@ -32,15 +31,16 @@ function(cuflash_configure_target target)
   target_link_options(${target} PRIVATE ${fuzz_flags})
 endfunction()
 
-# The standard headers are half of what the compiler reads for a small file. One target precompiles them; those with the
-# same flags (but for -O) pass it as a second argument. A build inside another project, one by pip, one that takes the objects
-# of another, and the library under ThreadSanitizer go without: it shows that every file includes what it uses. A launcher
-# such as ccache does not know precompiled headers, and is quicker without them.
+# Precompiles the standard headers, which are half of what the compiler reads for a small file. A target with the same
+# flags (except -O) reuses the headers of the target that it passes as second argument. Builds inside another project,
+# by pip or with the objects of another build, and the library under ThreadSanitizer do not precompile, which shows that
+# every file includes what it uses. A compiler launcher such as ccache does not support precompiled headers, and is
+# faster without them.
 function(cuflash_precompile_headers target)
   if(NOT PROJECT_IS_TOP_LEVEL OR SKBUILD OR CUFLASH_OBJECTS_OF OR CMAKE_CXX_COMPILER_LAUNCHER)
     return()
   endif()
-  # GCC forgets that precompiled headers are the system's, and warns about what it inlines from them.
+  # GCC forgets that precompiled headers are system headers, and warns about code that it inlines from them.
   target_compile_options(${target} PRIVATE $<$<CXX_COMPILER_ID:GNU>:-Wno-array-bounds;-Wno-stringop-overflow>)
   if(ARGC GREATER 1)
     target_precompile_headers(${target} REUSE_FROM ${ARGV1})

@@ -1,4 +1,4 @@
-# Writes a C++ file that holds every kernel header as text, and a hash over all of them:
+# Writes a C++ file with the text of every kernel header and a hash of all of them:
 # cmake -D folder=<kernels> -D output=<file.cpp> -P EmbedKernels.cmake
 
 set(longest 65000) # C++ compilers must take literals of 65,536 characters

@@ -16,7 +16,7 @@ bool is_integer(ElementType type);
 
 constexpr size_t kMaxDimensions = 64;  // NumPy's own limit; attention uses at most 4
 
-// Always in C order and in this machine's byte order.
+// An array in C order and in this machine's byte order.
 struct Array {
   ElementType type = ElementType::f32;
   std::vector<int64_t> shape;    // empty: a scalar

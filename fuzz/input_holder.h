@@ -29,7 +29,7 @@ class InputHolder {
   File file_;
 };
 
-// In memory but with a path, so that the readers are fuzzed the way users call them.
+// Holds an input in memory under a path, so that the readers are fuzzed the way users call them.
 class MemoryFile : public InputHolder {
  public:
   MemoryFile() : InputHolder(::memfd_create("cuflash_fuzz", MFD_CLOEXEC)) {}
@@ -37,7 +37,7 @@ class MemoryFile : public InputHolder {
   std::string path() const { return "/proc/self/fd/" + std::to_string(file_.get()); }
 };
 
-// On disk, so that it survives the process.
+// Holds an input on disk, where it survives the process.
 class DiskFile : public InputHolder {
  public:
   explicit DiskFile(const std::string& path)

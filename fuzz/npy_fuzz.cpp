@@ -1,4 +1,5 @@
-// The reader of .npy files: it refuses with a sentence, or the array is consistent and survives a round trip.
+// Fuzzes the reader of .npy files: it must reject the input with a sentence, or the array must be consistent and
+// survive a round trip.
 #include <cstdint>
 
 #include "files/npy/header.h"

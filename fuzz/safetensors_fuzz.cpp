@@ -1,5 +1,5 @@
-// The reader of safetensors files: it refuses with a sentence, or its tensors are consistent, cover the data without
-// a gap, and survive a round trip.
+// Fuzzes the reader of safetensors files: it must reject the input with a sentence, or its tensors must be consistent,
+// cover the data without a gap, and survive a round trip.
 #include <cstdint>
 #include <deque>
 #include <memory>
@@ -43,7 +43,7 @@ void require_covered(const std::vector<files::SafetensorsTensor>& tensors, int64
   require(end == data_size, "the tensors cover the data");
 }
 
-// Only tensors of known types.
+// Reads all tensors of known types.
 std::deque<std::pair<std::string, files::Array>> read_all(const files::SafetensorsReader& reader,
                                                           const std::string& data) {
   std::deque<std::pair<std::string, files::Array>> arrays;

@@ -16,7 +16,7 @@ std::vector<std::string> words();
 // Corrects the lengths in an input, so that a mutated input gets past the first check.
 void repair(std::string& input);
 
-// Reads the input and requires of the outcome what must hold for any input. True if the reader accepted it.
+// Reads the input and checks the properties that hold for any input. Returns whether the reader accepted it.
 bool check(const std::string& input);
 
 }  // namespace cuflash::fuzz

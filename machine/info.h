@@ -1,4 +1,4 @@
-// What this build is and what it finds on this machine.
+// Describes this build and what it finds on this machine.
 #pragma once
 
 #include <iosfwd>

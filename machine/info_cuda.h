@@ -1,4 +1,4 @@
-// What `cuflash info` says about CUDA on this machine.
+// Prints the part of `cuflash info` that describes CUDA on this machine.
 #pragma once
 
 #include <iosfwd>

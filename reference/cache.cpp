@@ -106,7 +106,7 @@ void for_each_new_row(const Attention& a, const CacheTensors& c, const ConstTens
   }
 }
 
-// Whether any query of the sequence sees key j: causal and window as the spec writes them.
+// Whether any query of the sequence sees key j, with causal and window as the spec writes them.
 bool is_seen(const Attention& a, const Cached& s, int64_t j) {
   for (int64_t i = 0; i < s.len_q; ++i) {
     const int64_t behind = s.shift() + i - j;
@@ -222,8 +222,9 @@ static void add_weight_noise(const Inputs& in, const Head& head, int64_t i, cons
   }
 }
 
-// How far a capped score may move if the raw score moves by this much. The slope does not tell: another rounding may change
-// a large score by several caps, from one end of tanh to the other, where the slope is 0 at both ends.
+// The largest change of a capped score if the raw score changes by `noise`. The slope does not bound it: another
+// rounding may change a large score by several caps, from one end of tanh to the other, and the slope is 0 at both
+// ends.
 static double capped_noise(double score, double noise, double cap) {
   const double here = capped(score, cap);
   return std::max(capped(score + noise, cap) - here, here - capped(score - noise, cap));

@@ -14,7 +14,7 @@ namespace cuflash::reference {
 // A row that the call writes. A rotated element must be between the roundings of what f32 (f64 for f64) may compute; any
 // other element is a copy, for which least and most are equal.
 struct AppendedRow {
-  int64_t offset;  // of its first element in the cache
+  int64_t offset;  // position of its first element in the cache
   std::vector<double> least, most;
 };
 std::vector<AppendedRow> appended_k(const Attention& attention, const CacheTensors& cache);
@@ -31,7 +31,8 @@ class PlainProblem {
   // Packed if the queries of the call are; otherwise dense, with seqlens_k.
   const Attention& attention() const { return attention_; }
 
-  // How far another legal rounding of rotated queries may move each element of a result, in addition to forward_noise.
+  // The change of each element of a result that another legal rounding of rotated queries may cause, in addition to
+  // forward_noise.
   Forward rotary_noise() const;
 
  private:

@@ -18,8 +18,8 @@ struct Head {
   int64_t len_q, len_k;
   int64_t first_q, first_k;  // packed: the row the sequence starts at; dense: 0
   int64_t c;                 // query i is at the position of key i + c
-  double slope;              // ALiBi; 0 without
-  double sink;               // -inf without
+  double slope;              // ALiBi; 0 if the call has none
+  double sink;               // -inf if the call has none
   DropoutStream dropout;
 };
 
@@ -35,7 +35,7 @@ struct Inputs {
   const Attention& attention;
   bool packed;
   int64_t batch, heads_q, heads_k;
-  int64_t rows_q, rows_k;  // of one head: Sq and Sk, packed Tq and Tk
+  int64_t rows_q, rows_k;  // rows of one head: Sq and Sk, packed Tq and Tk
   int64_t dim, dim_v;
   double scale;
   int64_t window_left, window_right;
@@ -72,7 +72,7 @@ struct Inputs {
   bool hides_keys() const;  // whether any option other than a length can hide a key
 
   double alibi(const Head& head, int64_t i, int64_t j) const;
-  double bias(const Head& head, int64_t i, int64_t j) const;  // 0 without
+  double bias(const Head& head, int64_t i, int64_t j) const;  // 0 if the call has none
   double keep(const Head& head, int64_t i, int64_t j) const;  // dropout's factor: 0 or 1 / (1 - p)
   int64_t dbias_index(const Head& head, int64_t i, int64_t j) const;
 

@@ -73,7 +73,7 @@ class Naive {
   using Values = std::vector<Real>;
   const Inputs in;
   const DType type;
-  std::vector<int64_t> begin;  // of each head's matrix
+  std::vector<int64_t> begin;  // where the matrix of each head begins
   int64_t elements = 0;
   Values s, p, dropped, cap_slope, dp, ds;  // dropped only with dropout, cap_slope only with softcap
   std::vector<double> lse;

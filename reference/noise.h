@@ -1,4 +1,5 @@
-// How far rounding alone may move each element of a result: a first-order error analysis of the formulas, in float64.
+// Bounds the error that rounding alone may cause in each element of a result: a first-order error analysis of the
+// formulas, in float64.
 //
 // The naive evaluation measures the same thing, but it is a single sample: on a small problem its error is sometimes almost 0
 // by luck, and a correct backend would be called wrong. This bound does not depend on luck. It grows if scores are large or

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# A benchmark (the first argument) with a Python that has PyTorch: the one at hand, or a virtual environment in the build
-# folder. Further arguments are passed on.
+# Runs a benchmark (the first argument) with a Python that has PyTorch: the current one, or a virtual environment in the
+# build folder. Further arguments go to the benchmark.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

@@ -14,7 +14,7 @@ IMAGES = ROOT / "docs" / "images"
 
 class Chart(NamedTuple):
     name: str
-    sources: Tuple[str, ...]  # of docs/data
+    sources: Tuple[str, ...]  # files of docs/data
     draw: Callable
 
 
@@ -28,12 +28,12 @@ def charts():
 
 
 def mark_of(chart):
-    """What a file ends with that was drawn from the data as it is."""
+    """The last line of a chart: a comment with the digest of its data."""
     return f"<!-- data: {data.digest(*chart.sources)} -->"
 
 
 def looks():
-    """The style of cuflash.plot, as a package by itself: cuflash as a whole needs its compiled module."""
+    """Imports cuflash.plot as a package of its own, because `import cuflash` needs the compiled module."""
     folder = ROOT / "python" / "cuflash" / "plot"
     spec = importlib.util.spec_from_file_location("plot", folder / "__init__.py",
                                                   submodule_search_locations=[str(folder)])
@@ -46,7 +46,7 @@ def length(n):
 
 
 def speed(style, figure):
-    """TFLOP/s against length, causal: a row for each direction, a panel for each head size."""
+    """Draws TFLOP/s by length, causal: a row for each direction, a panel for each head size."""
     source = data.dense()
     peers = [name for name in ("cuflash", *source.peers("forward", "backward")) if name != "torch-math"]
     points = [(p, by) for p, by in source.group("forward", "backward") if p["causal"]]
@@ -76,7 +76,7 @@ def speed(style, figure):
 
 
 def decode_bars(style, figure):
-    """GB/s of a decode step, contiguous cache."""
+    """Draws GB/s of a decode step over a contiguous cache."""
     from benchmark_tables import decode_peers, decode_rows
     _, steps = decode_rows()
     names = ["contiguous", "page_16", *decode_peers(steps)]
@@ -99,7 +99,7 @@ def decode_bars(style, figure):
 
 
 def queries(style, figure):
-    """Time of a step against the number of queries: what bench/decode_cuda.py --queries measured."""
+    """Draws the time of a decode step by the number of queries, measured by bench/decode_cuda.py --queries."""
     import json
     rows = json.loads((data.DATA / "h200_decode_queries.json").read_text())
     figure.set_size_inches(7.2, 3.6)
@@ -115,7 +115,7 @@ def queries(style, figure):
 
 
 def world(style, figure, source=None):
-    """The ratio to the fastest peer of each case of bench/world.py, worst first; dots are the ratio to plain."""
+    """Draws the ratio to the fastest peer for each case of bench/world.py, worst first; dots are the ratio to plain."""
     source = source or data.Bench(data.WORLD)
     found = [each for each in data.standings(source) if each.ratio is not None or each.to_plain is not None]
     panels = [("forward and decode", [each for each in found if each.direction != "backward"]),
@@ -146,13 +146,13 @@ def world(style, figure, source=None):
 
 
 def draw_world(source, path):
-    """For bench/world.py --chart."""
+    """Draws the chart of bench/world.py --chart."""
     style = looks()
     path.write_text(svg_of(style, lambda style, figure: world(style, figure, source)))
 
 
 def few_queries(style, figure, source=None):
-    """Time against the number of queries over many keys: what bench/few_queries.py measured, a panel for each grouping
+    """Draws time by the number of queries over many keys, measured by bench/few_queries.py: a panel for each grouping
     of heads."""
     source = source or data.Bench(data.FEW_QUERIES)
     points = list(source.points.items())
@@ -182,7 +182,7 @@ def few_queries(style, figure, source=None):
 
 
 def draw_few_queries(source, path):
-    """For bench/few_queries.py --chart."""
+    """Draws the chart of bench/few_queries.py --chart."""
     style = looks()
     path.write_text(svg_of(style, lambda style, figure: few_queries(style, figure, source)))
 
@@ -206,7 +206,7 @@ def draw_all(redraw):
     try:
         style.matplotlib()
     except style.MissingMatplotlib as error:
-        sys.exit(f"benchmark_tables: {', '.join(chart.name for chart in wanted)} must be drawn anew: {error}")
+        sys.exit(f"benchmark_tables: {', '.join(chart.name for chart in wanted)} must be redrawn: {error}")
     for chart in wanted:
         (IMAGES / chart.name).write_text(svg_of(style, chart.draw) + f"{mark_of(chart)}\n")
-        print(f"docs/images/{chart.name}: drawn anew")
+        print(f"docs/images/{chart.name}: redrawn")

@@ -1,4 +1,4 @@
-"""Reads docs/data: figures as the tables and charts of the documents need them."""
+"""Reads docs/data into the form that the tables and charts of the docs need."""
 
 import hashlib
 import json
@@ -8,20 +8,20 @@ from typing import NamedTuple, Optional
 
 ROOT = Path(__file__).resolve().parents[1]
 DATA = ROOT / "docs" / "data"
-# The first that is there: bench/peers_cuda.py writes the one, `python -m cuflash.bench` wrote the other.
+# The first file that exists: bench/peers_cuda.py writes one, `python -m cuflash.bench` wrote the other.
 DENSE = ("h200_peers.json", "h200_torch.json")
 WORLD = "h200_world.json"  # by bench/world.py
 FEW_QUERIES = "h200_few_queries.json"  # by bench/few_queries.py
 DOCUMENTS = "h200_documents.json"  # by bench/documents.py
 NAMES = {"cuflash": "cuflash", "fa3": "FA3", "fa4": "FA4", "torch-cudnn": "cuDNN", "torch-flash": "FA2",
          "torch-flex": "Flex", "torch-efficient": "efficient", "torch-math": "unfused"}
-PLAIN = "cuflash-plain"  # of bench/world.py: the problem without its options
+PLAIN = "cuflash-plain"  # a contestant of bench/world.py: the problem without its options
 PROBLEM = ("direction", "dtype", "batch", "heads_q", "heads_k", "len_q", "len_k", "head_dim", "causal", "page_size",
            "group", "variant")
 
 
 class Table:
-    """A file of format cuflash-table-1: rows as dictionaries, and where they come from."""
+    """A file of format cuflash-table-1: rows as dictionaries, and their origin."""
 
     def __init__(self, name):
         self.name, content = name, json.loads((DATA / name).read_text())
@@ -33,7 +33,7 @@ class Table:
 
 
 class Bench:
-    """A file of format cuflash-bench-1: by problem, the results of each contestant."""
+    """A file of format cuflash-bench-1: the results of each contestant, by problem."""
 
     def __init__(self, name, content=None):
         self.name, content = name, content or json.loads((DATA / name).read_text())
@@ -47,7 +47,7 @@ class Bench:
             self.points.setdefault(key(result), {})[result["contestant"]] = result
 
     def peers(self, *groups):
-        """Those that were measured at a problem of these groups, in the order of NAMES."""
+        """The peers that have a result for a problem of these groups, in the order of NAMES."""
         found = {name for problem, by in self.points.items() if problem["group"] in groups for name in by}
         return [name for name in NAMES if name in found and name != "cuflash"]
 
@@ -56,7 +56,7 @@ class Bench:
 
 
 class Problem(dict):
-    """A problem as its members, which can be a key."""
+    """The fields of a problem as a hashable dictionary."""
 
     def __hash__(self):
         return hash(tuple(self.items()))
@@ -88,18 +88,18 @@ def has_peers():
 
 
 def ratio(by, peer):
-    """How many times as fast as this contestant cuflash is; None where one of them has no figure."""
+    """The speed of cuflash relative to this contestant; None if either has no figure."""
     return by[peer]["ms"] / by["cuflash"]["ms"] if peer in by and "cuflash" in by else None
 
 
 def best_peer(by):
-    """The fastest contestant but cuflash; None where it is alone."""
+    """The fastest contestant other than cuflash; None if there is none."""
     others = [name for name in by if name in NAMES and name != "cuflash"]
     return min(others, key=lambda name: by[name]["ms"]) if others else None
 
 
 class Standing(NamedTuple):
-    """A case of bench/world.py: who is fastest beside cuflash, and the ratios to it and to the plain problem."""
+    """A case of bench/world.py: the fastest peer, and the ratios to it and to the plain problem."""
 
     name: str
     direction: str
@@ -111,7 +111,7 @@ class Standing(NamedTuple):
 
 
 def standings(source):
-    """Worst first; cases without a peer at the end."""
+    """The standings of all cases, worst first; cases without a peer come last."""
     found = []
     for problem, by in source.points.items():
         peer, ours = best_peer(by), by["cuflash"]
@@ -126,6 +126,6 @@ def mean(ratios):
 
 
 def digest(*names):
-    """Of data files: what a chart was drawn from."""
+    """The digest of the data files that a chart is drawn from."""
     text = b"".join((DATA / name).read_bytes() for name in names)
     return hashlib.sha256(text).hexdigest()[:16]

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Writes the tables and charts of docs/benchmarks.md, docs/map.md, README.md and README.zh.md from docs/data.
 
-  tools/benchmark_tables.py            rewrites what stands between the markers, and draws charts whose data changed
+  tools/benchmark_tables.py            rewrites the text between the markers, and draws charts whose data changed
                                        (which needs matplotlib)
-  tools/benchmark_tables.py --check    fails where a page or a chart is not what the data gives (docs_benchmarks_test)
+  tools/benchmark_tables.py --check    fails if a page or a chart does not match the data (docs_benchmarks_test)
 
 A block of a page begins with <!-- figures: name --> and ends with <!-- end of figures -->; BLOCKS lists the functions
 that write them. A chart ends with the digest of its data.
@@ -18,7 +18,7 @@ from benchmark_data import NAMES, ROOT, Table, mean, ratio
 
 PAGES = {"docs/benchmarks.md": "en", "docs/map.md": "en", "README.md": "en", "README.zh.md": "zh"}
 MARKED = re.compile(r"(<!-- figures: ([\w-]+) -->\n).*?(<!-- end of figures -->)", re.DOTALL)
-SHOWN = ("fa3", "fa4", "torch-cudnn", "torch-flash")  # the others are far behind, and in the files
+SHOWN = ("fa3", "fa4", "torch-cudnn", "torch-flash")  # the others are far behind; the files have them
 LENGTHS = (512, 1024, 2048, 4096, 8192, 16384)
 # Headings of README.md's table in Chinese; every other word of it is a name or a number.
 CHINESE = {"H200, bf16": "H200，bf16", "points": "点数", "fastest": "最快", "against": "对比",
@@ -31,7 +31,7 @@ def table(head, rows):
 
 
 def times(value):
-    """A ratio; bold where cuflash is slower."""
+    """A ratio, in bold if cuflash is slower."""
     if value is None:
         return "–"
     words = f"{value:.2f}" if value < 10 else f"{value:.1f}" if value < 100 else f"{value:.0f}"
@@ -39,13 +39,13 @@ def times(value):
 
 
 def origin(source, *more):
-    """Where figures come from: command, commit, date, file."""
+    """The origin of figures: command, commit, date, files."""
     files = ", ".join(f"[{s.name}](data/{s.name})" for s in (source, *more))
     return f"`{source.command}`, commit {source.commit}, {source.date}; {files}."
 
 
 def cells_of(ratios):
-    """Geometric mean, worst, and at how many points cuflash is slower."""
+    """Geometric mean, worst ratio, and the number of points at which cuflash is slower."""
     ratios = [value for value in ratios if value is not None]
     if not ratios:
         return ["", "", ""]
@@ -69,14 +69,14 @@ def group_rows(source, group, words):
     points = source.group(*group)
     for peer in source.peers(*group):
         if peer == "torch-efficient":
-            continue  # far behind the others; in the file
+            continue  # far behind the others; the file has it
         forward, backward = ([ratio(by, peer) for problem, by in points if problem["direction"] == direction]
                              for direction in ("forward", "backward"))
         yield ["H200", words, NAMES[peer], *cells_of(forward), *cells_of(backward)]
 
 
 def decode_rows():
-    """Rows of (batch, keys, {name: GB/s}); contestants are pages of cuflash, and peers with a contiguous cache."""
+    """Rows of (batch, keys, {name: GB/s}) for cuflash with its page sizes, and for peers with a contiguous cache."""
     if data.has_peers():
         source, rows = data.dense(), {}
         for problem, by in source.group("decode"):
@@ -120,14 +120,14 @@ def summary(_):
     head = ["machine", "what", "against", "forward: mean", "worst", "slower at",
             "backward: mean", "worst", "slower at"]
     others = ("h200_training", "h200_f32", "h200_portable", "xeon_decode", "neoverse_v1_decode")
-    sources = " ".join(origin(Table(f"{name}.json")) for name in others)
-    return [*table(head, rows), "", f"Sources of rows without a table below: {sources}"]
+    sources = (f"- {origin(Table(f'{name}.json'))}" for name in others)
+    return [*table(head, rows), "", "Sources of rows without a table below:", "", *sources]
 
 
 # --- H200 -------------------------------------------------------------------------------------------------------------
 
 def shown_peers(source, *groups):
-    """Those that a table of points has room for."""
+    """The peers that a table of points has room for."""
     return [name for name in source.peers(*groups) if name in SHOWN]
 
 
@@ -153,7 +153,7 @@ def dense(_):
 
 
 def spread(ratios):
-    """Geometric mean, and in brackets the worst and the best."""
+    """Geometric mean, followed by the worst and the best ratio in brackets."""
     ratios = [value for value in ratios if value is not None]
     if len(ratios) < 2:
         return times(ratios[0] if ratios else None)
@@ -176,11 +176,11 @@ def world_table(standings):
 
 
 def world_standing(standings):
-    """How many cases are behind the best peer, in a sentence."""
+    """A sentence that counts the cases behind the best peer."""
     ratios = [each.ratio for each in standings if each.ratio is not None]
     below = lambda limit: sum(value < limit for value in ratios)
-    return (f"{len(ratios)} points against the best peer of each: {mean(ratios):.2f} on average, {times(min(ratios))} at "
-            f"worst; {below(0.995)} are below 1, {below(0.9)} below 0.9.")
+    return (f"{len(ratios)} points, each against its best peer: {mean(ratios):.2f} on average (geometric mean), "
+            f"{times(min(ratios))} at worst; {below(0.995)} are below 1, {below(0.9)} below 0.9.")
 
 
 def world(_):
@@ -197,7 +197,7 @@ def world_summary(_):
 
 
 def documents(_):
-    """Documents as a mask tensor, in times of the same documents packed."""
+    """Times of documents as a mask tensor, relative to the same documents packed."""
     if not data.has_documents():
         return ["`python bench/documents.py build/release/lib/libcuflash.so "
                 f"--json docs/data/{data.DOCUMENTS}` measures this."]
@@ -242,11 +242,12 @@ def host(_):
     native, python = Table("h200_host_time.json"), Table("h200_python_host_time.json")
     launch, _, call = (row["us"] for row in native.rows[:3])
     calls = {row["call"]: row["us"] for row in python.rows}
-    kinds = {"": "", ", graph recorded": " when a graph is recorded", ", forward + backward": " forward and backward"}
-    beside = ", ".join(f"{calls[f'flash_attn_func{kind}']:.1f} us ({calls[f'SDPA{kind}']:.1f}){words}"
-                       for kind, words in kinds.items())
-    return [f"Host time of a call: {call:.2f} us from C++, of which an empty launch is {launch:.2f} us. From Python,",
-            f"and in brackets PyTorch's SDPA: {beside}.", origin(native), origin(python)]
+    kinds = {"": "forward", ", graph recorded": "forward that records a graph",
+             ", forward + backward": "forward and backward"}
+    measured = ", ".join(f"{words} {calls[f'flash_attn_func{kind}']:.1f} us ({calls[f'SDPA{kind}']:.1f})"
+                         for kind, words in kinds.items())
+    return [f"A call from C++ takes {call:.2f} us of host time, and an empty launch {launch:.2f} us. From Python",
+            f"(PyTorch's SDPA in brackets): {measured}.", origin(native), origin(python)]
 
 
 # --- CPU --------------------------------------------------------------------------------------------------------------
@@ -299,7 +300,7 @@ BLOCKS = {"summary": summary, "dense": dense, "world": world, "world-summary": w
 
 
 def written(text, language):
-    """The page with its blocks made anew."""
+    """The page with up-to-date blocks."""
     def block(found):
         if found.group(2) not in BLOCKS:
             raise SystemExit(f"benchmark_tables: no block is called {found.group(2)}")
@@ -308,33 +309,33 @@ def written(text, language):
 
 
 def stale():
-    """What is not what the data gives."""
+    """Messages about pages and charts that do not match the data."""
     from benchmark_charts import IMAGES, charts, mark_of
     for name, language in PAGES.items():
         text = (ROOT / name).read_text()
         if written(text, language) != text:
-            yield f"{name}: a table is not what docs/data gives; run tools/benchmark_tables.py"
+            yield f"{name}: a table does not match docs/data; run tools/benchmark_tables.py"
     for chart in charts():
         path = IMAGES / chart.name
         if not path.exists() or mark_of(chart) not in path.read_text():
-            yield f"docs/images/{chart.name}: is not drawn from docs/data as it is; run tools/benchmark_tables.py"
+            yield f"docs/images/{chart.name}: does not match docs/data; run tools/benchmark_tables.py"
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--check", action="store_true", help="write nothing; fail where something would change")
-    parser.add_argument("--redraw", action="store_true", help="draw every chart, also where its data is the same")
+    parser.add_argument("--check", action="store_true", help="write nothing; fail if something would change")
+    parser.add_argument("--redraw", action="store_true", help="draw every chart, even if its data has not changed")
     options = parser.parse_args()
     if options.check:
         faults = list(stale())
-        print("\n".join(faults) or "tables and charts are what docs/data gives")
+        print("\n".join(faults) or "tables and charts match docs/data")
         return 1 if faults else 0
     for name, language in PAGES.items():
         text = (ROOT / name).read_text()
         anew = written(text, language)
         if anew != text:
             (ROOT / name).write_text(anew)
-            print(f"{name}: written anew")
+            print(f"{name}: updated")
     from benchmark_charts import draw_all
     draw_all(options.redraw)
     return 0

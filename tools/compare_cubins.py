@@ -4,12 +4,11 @@
   tools/compare_cubins.py before.pack after.pack     compares two packs, kernel by kernel
   tools/compare_cubins.py REVISION [pack flags]      builds the tool at REVISION and here, packs with both, and compares
 
-Everything in a cubin is compared but the tables of symbol names, which hold the mangled names of C++ constants. Where a
-constant became an enumerator its symbol is gone, and with it relocations and numbers that refer to symbols: such kernels
-are counted apart, as those with the same instructions. Kernels
-are matched by their position in the pack, so a renamed family still finds its counterpart. Without pack flags
-the set is one of every family: sm_90a and sm_80, bf16 and f32, head size 128. Exits with 1 if
-instructions differ.
+The tool compares every section of a cubin except the tables of symbol names, which hold the mangled names of C++
+constants. If a constant becomes an enumerator, its symbol disappears, and relocations and symbol numbers change with
+it; such kernels are counted separately, as having the same instructions. Kernels are matched by their position in the
+pack, so that a renamed family still finds its counterpart. Without pack flags the set has one kernel of every family:
+sm_90a and sm_80, bf16 and f32, head size 128. Exits with 1 if instructions differ.
 """
 
 import os
@@ -41,7 +40,7 @@ def kernels_of(pack: pathlib.Path) -> list[tuple[str, bytes]]:
 
 
 def sections_of(cubin: bytes) -> dict[str, bytes]:
-    """The sections of an ELF file of 64 bits, without symbol names."""
+    """The sections of a 64-bit ELF file, except its symbol tables."""
     table, = struct.unpack_from("<Q", cubin, 40)
     entry_size, count, names_index = struct.unpack_from("<HHH", cubin, 58)
     headers = [struct.unpack_from("<IIQQQQIIQQ", cubin, table + n * entry_size) for n in range(count)]

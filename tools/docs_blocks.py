@@ -12,17 +12,17 @@ LANGUAGES = ("cpp", "c", "cmake", "python", "sh", "")
 
 
 class Wrong(Exception):
-    """A document says what does not hold."""
+    """Raised if something in a document is wrong."""
 
 
 @dataclass
 class Block:
     document: str
-    line: int  # of its first line of code, from 1
+    line: int  # number of its first line of code, from 1
     language: str
     text: str
-    heading: str  # the nearest of the second level above it
-    marks: dict = field(default_factory=dict)  # each with its detail: a reason, code or a name
+    heading: str  # the last second-level heading before it
+    marks: dict = field(default_factory=dict)  # each mark with its detail: a reason, code or a name
 
     @property
     def name(self):
@@ -39,7 +39,7 @@ def documents():
 
 
 def marks_before(lines, fence, name):
-    """The marks of the comments that stand right before the fence."""
+    """The marks in the comments right before the fence."""
     marks, end = {}, fence
     while end > 0 and lines[end - 1].strip().endswith("-->"):
         begin = end - 1
@@ -79,7 +79,7 @@ def blocks_of(path):
 
 
 def matches(pattern, text):
-    """Whether the text is the pattern, whose "..." stand for anything but ends of lines."""
+    """Whether the text matches the pattern, in which "..." stands for anything within a line."""
     parts = [re.escape(part) for part in pattern.strip().split("...")]
     return re.fullmatch(".*".join(parts), text.strip()) is not None
 

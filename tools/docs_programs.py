@@ -26,7 +26,7 @@ def compile_command(setup, compiler, flags, source, program):
 
 
 def build_cpp(setup, blocks, folder):
-    """One program with all blocks, each in a namespace of its own; its argument says which one runs."""
+    """Builds one program with all blocks, each in its own namespace; its argument selects the block to run."""
     includes, bodies = [], []
     for number, block in enumerate(blocks):
         own, body = body_of(block)
@@ -56,7 +56,7 @@ def build_cmake(setup, blocks, folder):
     built = set()
     for block in blocks:
         code = re.sub(r"\s*#.*", "", block.text)
-        if code in built:  # of a translation
+        if code in built:  # a translation repeats the block
             continue
         built.add(code)
         project = folder / f"cmake_{block.line}"
@@ -74,7 +74,7 @@ def build_cmake(setup, blocks, folder):
 def run_sh(setup, block):
     environment = {**os.environ, "PATH": f"{setup.cli.parent}:{os.environ['PATH']}"}
     with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryDirectory() as cache:
-        environment["CUFLASH_CACHE_DIR"] = cache  # what is tuned here is not for this machine's user
+        environment["CUFLASH_CACHE_DIR"] = cache  # keeps tuned choices away from this machine's user
         script = block.marks.get("with", "") + "\n" + block.text
         result = execute(["bash", "-euo", "pipefail", "-c", script], cwd=folder, env=environment)
     return require(result, block.name, "this block fails")

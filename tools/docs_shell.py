@@ -1,4 +1,5 @@
-"""What an sh block of a document may name: make targets, commands of cuflash and their options, files, variables."""
+"""Checks the names in an sh block of a document: make targets, commands of cuflash and their options, files,
+variables."""
 
 import json
 import re
@@ -7,7 +8,7 @@ import subprocess
 
 from docs_blocks import ROOT, Wrong
 
-# Commands of others; their options are their own.
+# Commands of other programs, whose options are not checked.
 FOREIGN = ("apt-get", "c++", "cc", "cd", "ctest", "export", "g++", "git", "grep", "ldconfig", "nvidia-smi", "od", "pip",
            "pkg-config", "printf")
 
@@ -17,7 +18,7 @@ def logical_lines(text):
 
 
 class Names:
-    """What an sh block may name."""
+    """The names that an sh block may use."""
 
     def __init__(self, cli):
         self.cli = cli
@@ -34,7 +35,7 @@ class Names:
         self.helps = {}
 
     def help_of(self, *commands):
-        """The help of `cuflash <commands>`, or nothing where that of `cuflash` does not list the command."""
+        """The help of `cuflash <commands>`, or nothing if the help of `cuflash` does not list the command."""
         if commands and not re.search(rf"^  {commands[-1]} ", self.help_of(*commands[:-1]) or "", re.MULTILINE):
             return None
         if commands not in self.helps:
@@ -93,7 +94,7 @@ def check_cmake(names, words):
 
 
 def check_built(program):
-    """A program of the build: of a test, or with a target of its own."""
+    """Checks that a program is built: that it is a test, or has a target in CMake."""
     targets = "\n".join(file.read_text() for file in ROOT.glob("*/CMakeLists.txt"))
     if not any((ROOT / "tests").rglob(f"{program}.cpp")) and f"add_executable({program} " not in targets:
         raise Wrong(f"nothing builds {program}")

@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
-"""Prints a header with its plain comments as comments of Doxygen: tools/doxygen_filter.py include/cuflash/cuflash.h
+"""Prints a header with its plain comments turned into Doxygen comments: tools/doxygen_filter.py
+include/cuflash/cuflash.h
 
-The first comment is about the file, one behind code on the same line about that code, any other about what follows. One
-behind several names of one declaration is about each of them. Lines that are indented by three blanks are code.
+The first comment describes the file, a comment after code describes that line, and any other describes what follows it.
+A comment after several names of one declaration describes each of them. Lines indented by three blanks are code.
 """
 
 import re
@@ -13,7 +14,7 @@ NAMES = re.compile(r"^ *(\w+) (\w+(?:, \w+)+); */\*\*<(.*?)\*/", re.MULTILINE | 
 
 
 def documenting(source):
-    """Comments that document become those of Doxygen; the ones behind closing braces and directives do not."""
+    """The source with documenting comments turned into Doxygen's, except those after closing braces and directives."""
 
     def replace(match):
         token, before = match.group(), source[: match.start()].rpartition("\n")[2].strip()

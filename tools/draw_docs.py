@@ -3,8 +3,8 @@
 
   docs/images/tiling.svg   which tiles of the score matrix are visited; the library counts them, and what is drawn must
                            agree with its counts
-  docs/images/hopper.svg   the schedule of the forward kernel for Hopper: its waits and turns are followed in order,
-                           with the tiles, stages and warpgroups that `cuflash explain` prints
+  docs/images/hopper.svg   the schedule of the forward kernel for Hopper, simulated with the tiles, stages and
+                           warpgroups that `cuflash explain` prints
 """
 
 import argparse
@@ -26,7 +26,7 @@ import cuflash_c as abi  # noqa: E402
 
 
 def load_looks():
-    """The looks of cuflash.plot, as a package by itself: cuflash as a whole needs its compiled module."""
+    """Imports cuflash.plot as a package of its own, because `import cuflash` needs the compiled module."""
     folder = ROOT / "python" / "cuflash" / "plot"
     spec = importlib.util.spec_from_file_location("plot", folder / "__init__.py",
                                                   submodule_search_locations=[str(folder)])
@@ -65,7 +65,7 @@ class TileStats(ctypes.Structure):
 
 
 def count_tiles(library, mask):
-    """What the library counts while it computes this problem, one head."""
+    """The library's tile statistics for this problem with one head."""
     import numpy
 
     def tensor(rows):
@@ -87,14 +87,14 @@ def count_tiles(library, mask):
 
 
 def keys_of(mask, i):
-    """First and last key that query i sees; the last query stands at the last key."""
+    """The first and last key that query i sees; the last query is aligned with the last key."""
     place = i + mask.len_k - mask.len_q
     low = 0 if mask.left is None else max(0, place - mask.left)
     return low, mask.len_k - 1 if mask.right is None else min(mask.len_k - 1, place + mask.right)
 
 
 def class_of(mask, i0, i1, j0, j1):
-    """Section 3 of docs/algorithm.md: of rows i0 to i1 and keys j0 to j1."""
+    """The class of the tile with rows i0 to i1 and keys j0 to j1, as section 3 of docs/algorithm.md defines it."""
     (low_first, high_first), (low_last, high_last) = keys_of(mask, i0), keys_of(mask, i1)
     if j1 < low_first or j0 > high_last:
         return "skipped"
@@ -119,7 +119,7 @@ def check_counts(mask, stats, tiles):
 
 
 def paint_tiles(axes, mask, stats, tiles):
-    """Tiles of one kind below each other as one patch, and the borders between all."""
+    """Paints adjacent tiles of one kind in a column as one patch, then the borders of all tiles."""
     colours = {"full": FULL, "masked": MASKED, "skipped": HIDDEN}
     for j0 in range(0, mask.len_k, stats.tile_k):
         column = [(i0, i1, kind) for (i0, j, i1, _), kind in tiles.items() if j == j0]
@@ -165,13 +165,13 @@ def draw_tiling(library):
 # --- the schedule on Hopper -----------------------------------------------------------------------------------------
 
 Box = namedtuple("Box", "lane begin end text colour")
-# How long things take is not measured: only their order is drawn.
+# These times are not measured; the picture shows only the order of events.
 COPY_TIME, QUERY_TIME, PRODUCT_TIME, SOFTMAX_TIME, RESCALE_TIME, STORE_TIME = 1.3, 1.3, 2.0, 4.2, 0.8, 1.6
 KEY_TILES = 6
 
 
 def explained(cli):
-    """Tile, stages and warpgroups of the Hopper kernel for head size 128."""
+    """Rows and keys of a tile, stages and warpgroups of the Hopper kernel for head size 128."""
     words = [cli, "explain", "--batch", "1", "--heads", "32", "--len", "4096", "--head-dim", "128", "--dtype", "bf16",
              "--arch", "sm_90a"]
     text = subprocess.run(words, env={**os.environ, "CUFLASH_CUDA_KERNELS": "best"}, stdout=subprocess.PIPE, text=True,
@@ -183,12 +183,12 @@ def explained(cli):
 
 
 class Schedule:
-    """One CTA and one tile of queries, all of whose keys are seen. Tiles of keys are numbered as they are visited."""
+    """The schedule of one CTA for one query tile that sees all keys. Key tiles are numbered in the order of visits."""
 
     def __init__(self, stages, groups):
         self.stages, self.groups = stages, groups
         self.boxes = []
-        self.copied, self.free = {}, {}  # when ("K", n) has arrived; when the last warpgroup has released it
+        self.copied, self.free = {}, {}  # by ("K", n): when the tile has arrived; when its last reader has released it
         self.copying_until = QUERY_TIME
         self.tensor_until = 0.0
         self.boxes.append(Box("copies", 0, QUERY_TIME, "Q", COPY))
@@ -198,7 +198,8 @@ class Schedule:
         self.follow()
 
     def arrival(self, what, n):
-        """Copies go in their order, each into a place that everybody has released."""
+        """When a tile arrives. The producer copies tiles in order, each into a stage that all warpgroups have
+        released."""
         while (what, n) not in self.copied:
             kind, m = self.to_copy.pop(0)
             begin = max(self.copying_until, self.free.get((kind, m - self.stages), 0.0))
@@ -220,7 +221,7 @@ class Schedule:
         self.free[what, n] = max(self.free.get((what, n), 0.0), at)
 
     def follow(self):
-        """sm90/forward/consumer.h: `prologue`, then `advance`, then the end of `mainloop`."""
+        """Simulates sm90/forward/consumer.h: `prologue`, then `advance`, then the end of `mainloop`."""
         turn = 0.0  # when the next warpgroup may issue
         ready = [QUERY_TIME] * self.groups  # when each has done its last step
         for group in range(self.groups):
@@ -244,7 +245,7 @@ class Schedule:
             self.compute(group, summed, STORE_TIME, "store")
 
     def places(self):
-        """What each place of the rings holds, from the beginning of the copy to the last release."""
+        """The tile that each stage of the rings holds, from the start of its copy to the last release."""
         for kind in "KV":
             for n in range(KEY_TILES):
                 begin = self.copied[kind, n] - COPY_TIME

@@ -1,4 +1,4 @@
-"""A fault that teeth.py plants."""
+"""The description of a fault that teeth.py plants."""
 
 from typing import NamedTuple
 
@@ -7,4 +7,4 @@ class Fault(NamedTuple):
     name: str
     find: str
     replace: str
-    first_test: str = "sweep_test"  # a matter of time only: any test may catch any fault
+    first_test: str = "sweep_test"  # only saves time: any test may catch any fault

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Runs each libFuzzer target for some seconds, from its seeds and from what earlier runs found: tools/fuzz.sh SECONDS
-# An input that breaks a target is left as build/fuzz/<target>-crash-...; <target>_plain FILE reads it again.
+# Runs each libFuzzer target for some seconds, starting from its seeds and the corpus of earlier runs: tools/fuzz.sh
+# SECONDS An input that breaks a target is kept as build/fuzz/<target>-crash-...; <target>_plain FILE reads it again.
 set -euo pipefail
 
 seconds=${1:?seconds for each target}

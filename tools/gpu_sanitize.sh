@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
-# One small problem for each kind of kernel (tests/gpu/gpu_kernels_test.cpp) under the tools of compute-sanitizer, side by
-# side:
+# Runs one small problem for each kind of kernel (tests/gpu/gpu_kernels_test.cpp) under the tools of compute-sanitizer,
+# in parallel:
 #   tools/gpu_sanitize.sh FOLDER [SECONDS]
-# FOLDER gets a log of every run. After SECONDS (120) what still runs is ended, and what has not begun is left out. The last
-# lines are one for each run. `make gpu-sanitize` takes random problems instead, and much longer.
+# FOLDER gets a log of every run. After SECONDS (120) the running ones are ended, and the others are left out. The
+# output ends with one line for each run. `make gpu-sanitize` runs random problems instead and takes much longer.
 #
-#   SANITIZER_TOOLS    those to run (racecheck memcheck synccheck)
+#   SANITIZER_TOOLS    tools to run (racecheck memcheck synccheck)
 #   KERNEL_TESTS       names of tests (all)
 #   JOBS               runs at a time (the number of processors)
-#   COMPUTE_SANITIZER  the program, where it is not in PATH or in /usr/local/cuda/bin
+#   COMPUTE_SANITIZER  path of the program, if it is neither in PATH nor in /usr/local/cuda/bin
 set -euo pipefail
 
 if [ $# -lt 1 ] || [ $# -gt 2 ]; then
@@ -27,11 +27,10 @@ fi
 deadline=$(($(date +%s) + ${2:-120}))
 readonly folder tests sanitizer deadline jobs=${JOBS:-$(nproc)}
 export folder tests sanitizer deadline
-# Every tensor is an allocation of its own, so that memcheck sees what is read beyond its end.
+# Every tensor is a separate allocation, so that memcheck sees reads beyond its end.
 export CUFLASH_CHECK_ELEMENTS_ONLY=1 CUFLASH_TEST_DEVICE=cuda CUFLASH_TUNED=off
 
-# Without a tool first, which leaves the kernels on the disk: NVRTC under a tool takes minutes, and is not what is tested.
-first_report() { # log: what a tool says of the first fault, and where
+first_report() { # log: the first fault that a tool reports, and its location
   { grep -A 4 -m 1 '========= \(Error\|Warning\|Invalid\|Barrier\|Uninitialized\)' "$1" || true; } |
     sed 's/^========= */; /' | tr -d '\n'
 }
@@ -59,15 +58,15 @@ export -f run first_report
 rm -f "$folder"/*.line
 read -ra names <<<"${KERNEL_TESTS:-$("$tests" --gtest_list_tests | sed -n 's/^  //p' | tr '\n' ' ')}"
 read -ra tools <<<"${SANITIZER_TOOLS:-racecheck memcheck synccheck}"
-all() { # tools...: every test with each, the tools one after the other
+all() { # tools...: every test with each tool, one tool after the other
   local tool name
   for tool; do
     for name in "${names[@]}"; do echo "$tool $name"; done
   done | xargs -P "$jobs" -L 1 bash -c 'run "$@"' run
 }
-all plain
+all plain # leaves compiled kernels on disk: NVRTC would take minutes under a tool
 all "${tools[@]}"
-# A test that fails without a tool says nothing about the tools.
+# The runs without a tool come first: a test that fails there says nothing about the tools.
 for tool in plain "${tools[@]}"; do
   for name in "${names[@]}"; do sed 's/^/gpu-sanitize: /' "$folder/$tool-$name.line"; done
 done

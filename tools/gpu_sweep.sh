@@ -1,15 +1,16 @@
 #!/usr/bin/env bash
-# Random problems of every kind against the float64 oracle, side by side, with both kernel families of a GPU:
+# Checks random problems of every kind against the float64 oracle, in parallel sweeps with both kernel families of a
+# GPU:
 #   tools/gpu_sweep.sh FOLDER [SECONDS]
-# FOLDER gets a log of every sweep, and failures.txt: one line for each failing problem, which begins with the command
-# that repeats it. After SECONDS (without them: never) all sweeps end with what they have reached. The last lines are one
-# for each sweep, and how to continue those that have not reached their count.
+# FOLDER gets a log of every sweep, and failures.txt with one line for each failing problem, which begins with the
+# command that repeats it. All sweeps stop after SECONDS (default: no limit). The output ends with one line for each
+# sweep, and says how to continue those that have not reached their count.
 #
 #   GPU_COUNT, GPU_PORTABLE_COUNT   problems of each kind with the best and with the portable kernels (20000, 3000)
 #   GPU_SEED                        which sequence of problems
 #   GPU_FIRST                       number of a sweep's first problem: 'best-plain=8526 best-cache=9138'
-#   GPU_KERNEL_SETS                 sets of types, head sizes and options of a sweep, each with kernels of its own (6)
-#   GPU_SWEEP_DEVICE                cpu: to try the script
+#   GPU_KERNEL_SETS                 sets of types, head sizes and options of a sweep; each compiles other kernels (6)
+#   GPU_SWEEP_DEVICE                cpu: tries the script without a GPU
 set -euo pipefail
 
 if [ $# -lt 1 ] || [ $# -gt 2 ]; then
@@ -25,7 +26,7 @@ readonly -A counts=([best]=${GPU_COUNT:-20000} [portable]=${GPU_PORTABLE_COUNT:-
 readonly -A kinds=([plain]=--plain [options]=--options [cache]=--cache [any]="")
 
 names=() pids=()
-trap 'jobs -p | xargs -r kill 2>/dev/null' EXIT # those that are left when this is interrupted
+trap 'jobs -p | xargs -r kill 2>/dev/null' EXIT # ends the sweeps that still run if this is interrupted
 
 first_of() { # name of a sweep
   local word
@@ -34,7 +35,7 @@ first_of() { # name of a sweep
   done
 }
 
-# The portable kernels have what the others leave of the processor: their problems are fewer.
+# Sweeps with portable kernels have lower priority and fewer problems.
 start() { # family, kind
   local name=$1-$2 first
   first=$(first_of "$name")
@@ -42,7 +43,7 @@ start() { # family, kind
   [ "$count" -gt 0 ] || return 0
   local niceness=0 command=("$cuflash" check --device "$device" --seed "$seed" --first "${first:-0}" --count "$count"
     --failures "$folder/$name.failures")
-  # shellcheck disable=SC2206 # no word for kind any
+  # shellcheck disable=SC2206 # kind "any" adds no word
   command+=(${kinds[$2]})
   [ "$device" = cpu ] || command+=(--kernel-sets "$kernel_sets")
   [ "$1" = best ] || niceness=5
@@ -52,7 +53,7 @@ start() { # family, kind
   names+=("$name") pids+=($!)
 }
 
-# The line of a sweep that has ended, and where it would continue.
+# Prints the line of a finished sweep, and notes where it would continue.
 left=() failed=0
 report() { # name, exit status
   local log=$folder/$1.log line checked from failures took

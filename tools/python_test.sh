@@ -1,14 +1,15 @@
 #!/usr/bin/env bash
-# The Python tests: tools/python_test.sh cpu|cuda [arguments of pytest], or tools/python_test.sh prepare
+# Runs the Python tests: tools/python_test.sh cpu|cuda [arguments of pytest], or tools/python_test.sh prepare
 #
-# cpu   in a virtual environment under build/, with the package installed by `pip install .` and what the tests need
-#       from PyPI, PyTorch included. Without a network what is importable is used. CUFLASH_TEST_PYTHON=required: skipping
-#       the suite is a failure.
-# prepare  downloads what cpu needs, and nothing else: for the time in which something else is compiled.
-# cuda  with the Python at hand and the package of the release build: nothing is installed.
-# PYTHON names another Python than python3. CUFLASH_TEST_TORCH=off: PyTorch is not installed, and its tests are skipped.
+# cpu      makes a virtual environment under build/, and installs the package by `pip install .` and the tests'
+#          requirements from PyPI, including PyTorch. Without a network it uses what can be imported. With
+#          CUFLASH_TEST_PYTHON=required it is an error to skip the suite.
+# prepare  only downloads what cpu needs, while something else is compiled.
+# cuda     uses the current Python and the package of the release build, and installs nothing.
+# PYTHON names another Python than python3. CUFLASH_TEST_TORCH=off does not install PyTorch and skips its tests.
 #
-# What was skipped, and why, is printed at the end and left in build/python-test.skips, which tools/skips.py reads.
+# The skipped tests and their reasons are printed at the end and stored in build/python-test.skips, which tools/skips.py
+# reads.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -31,7 +32,7 @@ timed() { # words, command...
 }
 pip() { "$venv/bin/python" -m pip --quiet --disable-pip-version-check "$@"; }
 
-# The package of the release build, whose objects are there already. Needs nanobind, and no network.
+# Builds the package from the objects of the release build. Needs nanobind, but no network.
 build_package() {
   local folder=build/release
   cmake --preset release --log-level=NOTICE -DCUFLASH_BUILD_PYTHON=ON \
@@ -49,7 +50,7 @@ run() { # python
   introduce "$1" || return
   if has "$1" xdist; then
     workers=(-n "${JOBS:-$(nproc)}")
-    export OMP_NUM_THREADS=${OMP_NUM_THREADS:-1} # of a worker: there are as many as cores
+    export OMP_NUM_THREADS=${OMP_NUM_THREADS:-1} # for each worker: there is one worker per core
   fi
   rm -f "$skips"
   CUFLASH_TEST_DEVICE=$device CUFLASH_TEST_SKIPS=$skips \
@@ -57,7 +58,7 @@ run() { # python
   "$1" tools/skips.py python "$skips"
   return "$result"
 }
-# Each file in a process of its own, many at once: on a GPU the tests wait for the compilation of kernels.
+# Runs each file in a separate process, many in parallel: on a GPU the tests mostly wait for kernels to compile.
 run_side_by_side() { # python
   introduce "$1" || return # `timed` asks for the result, so that set -e does not see a failure here
   mkdir -p build/python-tests
@@ -81,22 +82,22 @@ if [ "$device" = cuda ]; then
   exit
 fi
 
-# A PyTorch that is there already is used; otherwise the one of PyPI.
+# The folder of an installed PyTorch; if there is none, PyTorch comes from PyPI.
 torch_folder=$("$python" -c 'import os, torch; print(os.path.dirname(torch.__path__[0]))' 2>/dev/null || true)
 
-# Made anew for another Python, and for another folder of PyTorch.
+# Recreates the environment if Python or the folder of PyTorch has changed.
 make_venv() {
   local wanted site
   wanted="$("$python" -VV) $torch_folder"
   [ "$(cat "$venv/made" 2>/dev/null)" != "$wanted" ] || return 0
   rm -rf "$venv"
   "$python" -m venv "$venv" || skip "$python -m venv failed"
-  # Looked at last: what is installed here goes before what lies beside that PyTorch.
+  # A .pth file puts PyTorch's folder last, so that packages installed here take precedence over those in that folder.
   site=$("$venv/bin/python" -c 'import site; print(site.getsitepackages()[0])')
   [ -z "$torch_folder" ] || echo "$torch_folder" >"$site/torch.pth"
   echo "$wanted" >"$venv/made"
 }
-# Most modules of these packages are never imported: those that are, Python compiles by itself.
+# --no-compile: most modules of these packages are never imported, and Python compiles the others itself.
 install_requirements() {
   make_venv
   ! cmp -s "$requirements" "$venv/requirements" || return 0
@@ -104,14 +105,15 @@ install_requirements() {
   timed "test requirements installed" pip install --no-compile -r "$requirements" || return
   cp "$requirements" "$venv/requirements"
 }
-# On aarch64 the last version that is for the CPU alone there. On x86-64 every version brings CUDA's libraries: 2.9.1 is
-# 4.1 GB with them, 2.15.0 is 3 GB, and is what users get. The two take different routes to a tensor's memory.
+# On aarch64 this takes the last version whose wheel is for the CPU alone. On x86-64 every version includes CUDA's
+# libraries: 2.9.1 has 4.1 GB with them, 2.15.0 has 3 GB and is what users get. The two take different routes to a
+# tensor's memory.
 choose_torch() {
   if [ "$(uname -m)" = aarch64 ]; then
     torch=2.9.1 torch_size="104 MB" torch_flags=()
   else
     torch=2.15.0 torch_size="3 GB with the CUDA libraries that PyPI's brings; CUFLASH_TEST_TORCH=off leaves it out"
-    torch_flags=(--no-cache-dir) # to write another copy of that much takes longer than to download it
+    torch_flags=(--no-cache-dir) # writing a second copy takes longer than downloading again
   fi
 }
 install_torch() {
@@ -135,8 +137,8 @@ install_torch() {
     fi
   fi
 }
-# Installed once for each state of the sources. What the release build has compiled is not compiled again: without such a
-# build, pip compiles everything, as it does for users.
+# Installs the package once for each state of the sources. It reuses the objects of the release build; without one, pip
+# compiles everything, as it does for users.
 install_package() {
   local state release=build/release flags=()
   state=$(find pyproject.toml CMakeLists.txt cmake include src kernels machine cli python -type f ! -name '*.pyc' -print0 |
@@ -150,7 +152,7 @@ install_package() {
   echo "$state" >"$venv/package"
 }
 
-# One at a time: what is being prepared is waited for.
+# Only one of these scripts runs at a time, so cpu waits until prepare has finished.
 mkdir -p build
 exec {lock}>build/python-test.lock
 flock "$lock"

@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
-# Makes sure that what a make target needs is on this machine: tools/setup.sh build|demo|bench|python|clang|fuzz|teeth|docs|format|tidy
+# Installs the packages that a make target needs: tools/setup.sh
+# build|demo|bench|python|clang|fuzz|teeth|docs|format|tidy
 #
-# Nothing is missing: returns at once and needs no network. Something is: says which packages, and installs them with apt-get
-# (as root or through sudo), or says what to install. Optional packages never stop a build.
+# If nothing is missing it returns at once and needs no network. Otherwise it names the missing packages and installs
+# them with apt-get (as root or through sudo), or says what to install. Optional packages never stop a build.
 set -euo pipefail
 
 purpose=${1:-build}
@@ -20,7 +21,7 @@ cmake_is_new_enough() {
   have cmake && read -r -a words < <(cmake --version) && version_at_least "$cmake_needed" "${words[2]}"
 }
 
-# One run of the preprocessor names the package of every header that it cannot find.
+# Prints the package of every missing header, with one run of the preprocessor.
 missing_headers() { # package:header...
   local entry include_flags=() prefix prefixes=()
   IFS=':;' read -r -a prefixes <<<"${CMAKE_PREFIX_PATH:-}"
@@ -29,7 +30,7 @@ missing_headers() { # package:header...
     "$compiler" -std=c++20 ${include_flags[@]+"${include_flags[@]}"} -E -P -x c++ - 2>/dev/null | sed -n 's/^missing://p'
 }
 
-# Says what changes on this machine, and how, before it changes.
+# Announces every change of this machine before it makes it.
 install_packages() {
   local as_root=() how=', as root' log
   have apt-get || return 1
@@ -41,7 +42,7 @@ install_packages() {
   say "missing on this machine: $*"
   say "apt-get installs them now$how: apt-get install -y --no-install-recommends $*"
   log=$(mktemp)
-  # Package lists that are missing or old are the usual reason of a first failure.
+  # The first attempt usually fails because package lists are missing or old.
   if apt install --no-install-recommends "$@" || { apt update && apt install --no-install-recommends "$@"; }; then
     rm "$log"
   else
@@ -51,14 +52,14 @@ install_packages() {
   fi
 }
 
-require() { # packages, all of them or the build cannot go on
+require() { # packages, without any of which the build cannot continue
   install_packages "$@" && return
   say "could not install $*; do it by hand and run this again"
   say "on Debian or Ubuntu: sudo apt-get update && sudo apt-get install -y $*"
   exit 1
 }
 
-# Asked for once: a machine without network should not wait for it at every build.
+# Optional packages are tried once, so that a machine without a network does not wait for them at every build.
 suggest() { # packages
   local package wanted=()
   for package in "$@"; do [ -e "$tools_dir/no-$package" ] || wanted+=("$package"); done
@@ -81,7 +82,7 @@ newer_cmake() {
   exit 1
 }
 
-# libFuzzer comes with clang on some systems and in a package of its own on others.
+# libFuzzer comes with clang on some systems and in a separate package on others.
 has_libfuzzer() {
   printf 'extern "C" int LLVMFuzzerTestOneInput(const char*, unsigned long) { return 0; }\n' |
     clang++ -fsanitize=fuzzer,address -x c++ - -o /dev/null >/dev/null 2>&1

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Which tests were skipped, and why: a line for each reason, with how many tests it kept from running.
+"""Lists the reasons for skipped tests, with the number of tests for each.
 
     tools/skips.py release build/release/Testing/Temporary/LastTest.log
     tools/skips.py python build/python-test.skips
 
-The first word begins each line. A file is the log of ctest, whose GoogleTest programs print a reason before each test
-that they skip, or what tests/python/conftest.py writes: lines of a count, a tab and a reason.
+Each line begins with the first argument. The file is the log of ctest, whose GoogleTest programs print a reason before
+each test that they skip, or the file of tests/python/conftest.py: lines of a count, a tab and a reason.
 """
 
 import re
@@ -18,14 +18,14 @@ RUN = re.compile(r"\[ RUN      \] ")
 SKIPPED = re.compile(r"\[  SKIPPED \] \S+ \(\d+ ms\)$")
 REASON_FOLLOWS = re.compile(r"^\S+:\d+: Skipped$")
 RESULT = re.compile(r"^\[( *[A-Z]+ *|-{10}|={10})\] ")
-# ctest's own: a program that is not built, or one that skips all that it has, as its output says.
+# Lines of ctest itself: a program was not built, or its output says that it skips all of its tests.
 NO_PROGRAM = re.compile(r"^(Could not find|Unable to find) executable")
 WHOLE_PROGRAM = re.compile(r"^Skip regular expression found in output\. Regex=\[(.*)\]$")
 ENTRY = re.compile(r"^\d+/\d+ Testing: ")
 
 
 def gtest_skips(lines):
-    """The reason of each test that GoogleTest skipped: the first one where a fixture and the test both give one."""
+    """The reason of each test that GoogleTest skipped; if the fixture and the test both give one, the first."""
     reasons, reading = [], False
     for line in lines:
         if RUN.match(line):
@@ -42,7 +42,7 @@ def gtest_skips(lines):
 
 
 def entries_of(lines):
-    """The log in pieces, one for each program that ctest ran."""
+    """Splits the log into one piece for each program that ctest ran."""
     piece = []
     for line in lines:
         if ENTRY.match(line):
@@ -65,12 +65,12 @@ def skips_of_entry(lines):
 
 
 def skips_of_ctest(text):
-    """{reason: tests} of ctest's LastTest.log."""
+    """{reason: number of tests} from ctest's LastTest.log."""
     return Counter(reason for entry in entries_of(text.splitlines()) for reason in skips_of_entry(entry))
 
 
 def skips_of_pytest(text):
-    """{reason: tests} of what conftest.py wrote."""
+    """{reason: number of tests} from the file of conftest.py."""
     found = Counter()
     for line in text.splitlines():
         count, _, reason = line.partition("\t")
@@ -84,7 +84,7 @@ def skips_of(path):
 
 
 def lines_of(name, found):
-    """The most frequent reason first, then by the alphabet."""
+    """The lines to print, the most frequent reason first, then in alphabetical order."""
     total = sum(found.values())
     yield f"{name:<8} {total:5d} skipped" if total else f"{name:<8}     0 skipped: every test ran"
     for reason, count in sorted(found.items(), key=lambda item: (-item[1], item[0])):

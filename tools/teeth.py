@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Shows that the tests have teeth: plants each fault of faults.py in a copy of the tree, one at a time, and runs tests
-until one fails. A fault that no test notices, that cannot be placed or that does not compile makes this fail."""
+until one fails. It fails if a fault is noticed by no test, cannot be planted or does not compile."""
 
 import argparse
 import concurrent.futures
@@ -20,17 +20,17 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 COPIED = ["CMakeLists.txt", "cmake", "include", "src", "kernels", "reference", "check", "files", "machine", "cli", "bench/shared", "tests",
           "fuzz"]
 
-# Broad tests first: a fault is caught by the first that fails, so few reach the end of the list.
+# Broad tests come first: the first failing test ends a trial, so few trials reach the end of the list.
 EARLY_TESTS = ["sweep_test", "sweep_cache_test", "regressions_", "properties_"]
-# They look at other code than src/, or need a GPU.
+# These test other code than src/, or need a GPU.
 SKIPPED_TESTS = ("cli_test", "npy_test", "compare_test", "reference_test", "reference_cache_test", "gpu_")
 
-# What was tuned on this machine, and its GPU, are not for these tests.
+# The tests must not see this machine's tuned choices or its GPU.
 TEST_ENVIRONMENT = {"RC_PARAMS": "noshrink=1", "CUFLASH_TEST_SCALE": "0.3", "CUFLASH_TUNED": "off",
                     "CUDA_VISIBLE_DEVICES": "-1"}
 TEST_TIMEOUT_S = 120
 
-# A process that sees directory $1 at the path $2, whatever others see there.
+# Runs a command in a mount namespace in which directory $1 is at the path $2.
 ELSEWHERE = ["unshare", "--mount", "sh", "-c", 'mount --bind "$1" "$2" && cd "$2" && shift 2 && exec "$@"', "sh"]
 
 
@@ -41,8 +41,8 @@ def files_of(path: pathlib.Path) -> list[pathlib.Path]:
 class Trial:
     """A copy of the tree with its own build directory.
 
-    Builds name their files by absolute paths. A copy of a build is of use all the same where its commands see it at the
-    path of the original."""
+    Build files contain absolute paths, so a copy of a build works only for commands that see it at the original's path:
+    they run in a mount namespace."""
 
     def __init__(self, directory: pathlib.Path, jobs: int, original: pathlib.Path | None = None):
         self.tree = directory / "tree"
@@ -58,7 +58,7 @@ class Trial:
                               stderr=subprocess.STDOUT, text=True, errors="replace", check=False, **arguments)
 
     def synchronise(self) -> None:
-        """Only files that differ are written: what an earlier run built stays of use, what it left planted does not."""
+        """Copies the files that differ, which keeps the objects of an earlier run usable and removes planted faults."""
         wanted = {path.relative_to(ROOT) for name in COPIED for path in files_of(ROOT / name)}
         for path in wanted:
             contents = (ROOT / path).read_bytes()
@@ -72,7 +72,7 @@ class Trial:
 
     def configure(self) -> None:
         off = ["CUFLASH_WERROR", "CUFLASH_BUILD_CLI", "CUFLASH_BUILD_EXAMPLES", "CUFLASH_BUILD_BENCH"]
-        # The loops over tiles are optimised anyway; for the rest the compiler's time is what counts.
+        # CMake compiles the loops over tiles with -O3 in any case; the rest should compile fast.
         command = ["cmake", "-S", self.tree, "-B", self.build_dir, "-DCMAKE_BUILD_TYPE=Release",
                    "-DCMAKE_CXX_FLAGS_RELEASE=-O1 -DNDEBUG", *(f"-D{option}=OFF" for option in off)]
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
@@ -84,18 +84,18 @@ class Trial:
         return sorted((name for name in names if not name.startswith(SKIPPED_TESTS)), key=rank)
 
     def build(self, *targets: str) -> str:
-        """Compiler output where a target does not build, else nothing."""
+        """The compiler's output if a target does not build, otherwise an empty string."""
         result = self.run(["cmake", "--build", self.build_dir, "--parallel", self.jobs, "--target", *targets])
         return result.stdout if result.returncode else ""
 
     def environment(self, test: str) -> dict[str, str]:
-        """Tests on fake GPUs find a driver that does not exist, as ctest lets them."""
-        fake = self.build_dir / "tests" / "fake_gpu"
+        """The environment of a test, which includes the fake driver for tests on fake GPUs, as under ctest."""
+        fake = self.build_dir / "tests" / "fake_cuda"
         fakes = {"LD_LIBRARY_PATH": str(fake), "CUFLASH_CACHE_DIR": str(fake / "cache"), "CUFLASH_TEST_DEVICE": "cuda"}
         return {**os.environ, **TEST_ENVIRONMENT, **(fakes if test.startswith("fake_gpu_") else {})}
 
     def failure(self, test: str) -> str:
-        """The name of the test case that failed, else nothing."""
+        """The name of the test case that failed, otherwise an empty string."""
         command = [self.build_dir / "bin" / test, "--gtest_fail_fast", "--gtest_brief=1"]
         try:
             result = self.run(command, env=self.environment(test), timeout=TEST_TIMEOUT_S)
@@ -121,7 +121,7 @@ class Trial:
 
 
 class Planted:
-    """The fault is in the file inside the with block, and gone after it."""
+    """Plants a fault in its file for the duration of a with block."""
 
     def __init__(self, path: pathlib.Path, fault: Fault):
         self.path = path
@@ -162,20 +162,22 @@ def try_fault(trial: Trial, file: str, fault: Fault, ignored: set[str]) -> tuple
 
 
 class Waiting:
-    """Faults that are not tried yet. A trial stays with a file: only what depends on that file is built again."""
+    """The faults that are not tried yet. A trial stays with one file, so that it rebuilds only what depends on that
+    file."""
 
     def __init__(self, faults: list[tuple[str, Fault]]):
         self.lock = threading.Lock()
         self.files: dict[str, list[Fault]] = {}
         for file, fault in faults:
             self.files.setdefault(file, []).append(fault)
-        # First what takes longest: tests that hang, and headers, from which much is built.
+        # The slowest come first: faults that make tests hang, and faults in headers, which rebuild much.
         is_header = lambda file: file.startswith("src/") and file.endswith(".h")
         order = lambda file: ("/threads/" not in file, not is_header(file), -len(self.files[file]))
         self.untouched = sorted(self.files, key=order)
 
     def take(self, file: str) -> tuple[str, Fault] | None:
-        """Of the file if there is one left, else of another: one that no trial has, or the longest list."""
+        """The next fault: of this file if one is left, otherwise of an untouched file, or of the one with the most
+        left."""
         with self.lock:
             if not self.files.get(file):
                 if self.untouched:
@@ -189,9 +191,9 @@ class Waiting:
 
 
 def try_all(trials: list[Trial], faults: list[tuple[str, Fault]], seconds: float) -> bool:
-    """Each trial takes the next fault. The first one runs every test without a fault before that."""
+    """Lets each trial take one fault after the other. The first trial begins by running every test without a fault."""
     waiting = Waiting(faults)
-    failing: set[str] = set()  # tests, without any fault: they catch nothing
+    failing: set[str] = set()  # tests that fail without a fault, and therefore catch nothing
     caught_by: list[str] = []
     numbers = iter(range(1, len(faults) + 1))
     began = time.monotonic()
@@ -226,7 +228,7 @@ def try_all(trials: list[Trial], faults: list[tuple[str, Fault]], seconds: float
 
 
 def make_trials(directory: pathlib.Path, copies: int, jobs: int) -> list[Trial]:
-    """One is built with all jobs. The others are copies of it, where a process can see a directory at another path."""
+    """Builds the first trial with all jobs and copies it for the others, if this system has mount namespaces."""
     each = max(1, jobs // copies)
     first = Trial(directory / "0", jobs)
     first.configure()
@@ -255,9 +257,9 @@ def main() -> int:
     parser.add_argument("--list", action="store_true", help="list the faults and check that each can be placed")
     parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="parallel compilations")
     parser.add_argument("--copies", type=int, default=1, help="faults tried at the same time, each in a copy of the tree")
-    parser.add_argument("--seconds", type=float, default=float("inf"), help="no fault is begun after so many")
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="stop taking faults after this time")
     parser.add_argument("--except", dest="done", type=pathlib.Path,
-                        help="output of an earlier run: what it caught is left out")
+                        help="output of an earlier run, whose caught faults are left out")
     parser.add_argument("--directory", type=pathlib.Path, default=ROOT / "build" / "teeth", help="place for the copies")
     arguments = parser.parse_args()
 

@@ -1,16 +1,16 @@
 #!/usr/bin/env python3
-"""Writes the built-in tiles of the sm90 families for sets of options from what `cuflash tune --csv` measured.
+"""Writes the built-in tiles of the sm90 families for sets of options, from measurements of `cuflash tune --csv`.
 
   tools/tile_tables.py            rewrites src/cuda/families/sm90_measured_tables.h from docs/data/h200_tune_options.csv
-  tools/tile_tables.py --check    fails if the file is not what the data gives (tile_tables_test)
+  tools/tile_tables.py --check    fails if the file does not match the data (tile_tables_test)
 
-To measure anew, on an idle GPU:
+To repeat the measurement on an idle GPU:
 
   cuflash tune --device cuda --direction forward,backward --head-dim 64,128,256 --heads 33 --len 3072 --all-options
                --seconds 600 --csv docs/data/h200_tune_options.csv
 
-33 heads of 3072 queries are whole rounds of 132 multiprocessors for 2, 3 and 4 warpgroups, so that times of different
-tiles can be compared.
+With 33 heads of 3072 queries, tiles of 2, 3 and 4 warpgroups all make whole rounds on 132 multiprocessors, so that the
+times of different tiles can be compared.
 """
 
 import argparse
@@ -26,9 +26,9 @@ TABLES = ROOT / "src/cuda/families/sm90_measured_tables.h"
 OPTIONS = {"softcap": "kSoftcap", "alibi": "kAlibi", "bias": "kBias", "mask": "kMaskTensor", "dropout": "kDropout"}
 SCHEDULE = {1: "kPingPong", 2: "kPinWait", 4: "kStoreBySmem", 8: "kPrefetchQ", 16: "kTmaBias", 64: "kFixedMax",
             128: "kFirstMax"}
-ROWS = 64  # of a consumer warpgroup
-LEAST_GAIN = 0.02  # of the time, for another config than the earlier built-in one
-MOST_LOSS = 0.25  # of the time: a config this much slower than the best is not worth a row
+ROWS = 64  # rows of a consumer warpgroup
+LEAST_GAIN = 0.02  # share of the time that another config must save to replace the built-in one
+MOST_LOSS = 0.25  # a config that takes this much more time than the best is not worth a row
 PADDED = (64, 96, 128, 192, 256)
 
 
@@ -37,7 +37,7 @@ def padded(dim):
 
 
 def read(text):
-    """The comments at the head of a file, and its rows with times."""
+    """The comments at the beginning of a file, and its rows with times."""
     lines = text.splitlines()
     comments = [line[1:].strip() for line in lines if line.startswith("#")]
     rows = list(csv.DictReader(line for line in lines if not line.startswith("#")))
@@ -50,7 +50,7 @@ def members(choice):
 
 
 def rows_of_cta(row, warpgroups, sms):
-    """Rows that the busiest CTA computes, as the function of that name in sm90_forward_tiles.cpp counts them."""
+    """Rows that the busiest CTA computes, counted like the function of the same name in sm90_forward_tiles.cpp."""
     def rounds_of(groups):
         return int(row["batch"]) * int(row["heads_q"]) * math.ceil(int(row["len_q"]) / (ROWS * groups)) / sms
     rounds = rounds_of(warpgroups)
@@ -60,7 +60,7 @@ def rows_of_cta(row, warpgroups, sms):
 
 
 def relative(problem, sms):
-    """Of one problem: the time of each config, per row of the busiest CTA, relative to the built-in one."""
+    """The time of each config for a problem, per row of the busiest CTA, relative to the built-in config."""
     times = {}
     for row in problem:
         family, config = members(row["choice"])
@@ -73,7 +73,7 @@ def relative(problem, sms):
 
 
 def chosen(ratios, built_in):
-    """The best config, and the best of other numbers of warpgroups, with their times relative to the best."""
+    """The best config for each number of warpgroups, with its time relative to the best of all."""
     ratios = {choice: ratio - LEAST_GAIN * (choice == built_in) for choice, ratio in ratios.items()}
     best = min(ratios.values())
     found = {}

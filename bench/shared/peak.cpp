@@ -7,7 +7,7 @@
 
 namespace cuflash::bench {
 
-// In assembly, since a compiler would have to be kept from folding, reordering or spilling each of these loops.
+// These loops are in assembly because a compiler would fold, reorder or spill their operations.
 // 24 sums hide the latency of four cycles at up to six instructions per cycle.
 // Two pairs of operands alternate, so that bits toggle as they do in real work.
 // clang-format off

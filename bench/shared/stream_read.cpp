@@ -1,4 +1,4 @@
-// How fast this machine reads memory: the ceiling of a decode step, which reads K and V once and does little else.
+// Measures how fast this machine reads memory, which is the ceiling of a decode step.
 #include "bench/shared/stream_read.h"
 
 #include <algorithm>

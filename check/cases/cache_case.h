@@ -11,23 +11,23 @@ enum class NewRows { none, dense, padded, packed };
 enum class Rotary { none, halves, interleaved };
 
 struct CacheCase {
-  // The same attention over gathered keys: lengths_k counts them after the append, without left padding. The layouts of k
-  // and v are those of the caches.
+  // The equivalent attention over gathered keys: lengths_k counts them after the append, without left padding. The
+  // layouts of k and v are those of the caches.
   Case plain;
 
-  std::vector<int32_t> rows;     // [batch]: of the cache, before the append
+  std::vector<int32_t> rows;     // [batch]: rows in the cache before the append
   std::vector<int32_t> leftpad;  // [batch]; empty: absent
-  int64_t room = 0;              // rows of an entry, or columns of the block table
+  int64_t room = 0;              // rows per entry, or columns of the block table
   int64_t page_size = 0;         // 0: contiguous
   int64_t spare = 0;             // unused entries or pages
-  int64_t table_gap = 0;         // between the rows of the table
+  int64_t table_gap = 0;         // unused elements between the rows of the table
   bool batch_idx = false;        // contiguous: entries in another order
   bool shared = false;           // sequences may share full pages, or entries if nothing is appended
   bool v_in_k = false;           // rows of v are rows of k from v_column on
   int64_t v_column = 0;
 
   NewRows new_rows = NewRows::none;
-  int64_t len_new = 0;               // of the dense tensor; packed: max_seqlen_new
+  int64_t len_new = 0;               // length of the dense tensor; packed: max_seqlen_new
   std::vector<int32_t> lengths_new;  // [batch], padded or packed
   int64_t slack_new = 0;             // packed: rows beyond cu_seqlens_new[B]
   bool give_max_new = false;
@@ -47,7 +47,7 @@ struct CacheCase {
   int64_t before(int64_t b) const { return rows[static_cast<size_t>(b)]; }
   int64_t after(int64_t b) const { return before(b) + count_new(b); }
   int64_t shift(int64_t b) const { return plain.length_k(b) - plain.length_q(b); }  // the position of the first query
-  int64_t longest() const;                                                          // of after()
+  int64_t longest() const;                                                          // the largest of after()
   bool key_is_seen(int64_t b, int64_t j) const;
 };
 

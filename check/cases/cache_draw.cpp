@@ -62,7 +62,7 @@ void draw_queries(Case& c, Choices& choose) {
   c.lengths_q = draw_lengths(choose, c.batch, c.len_q);
   if (c.mode == Mode::padded) return;
   c.slack_q = choose.chance(3) ? choose.between(1, 5) : 0;
-  c.give_max_seqlen = choose.chance(2) && c.len_q > 0;  // with a bound of 0 the library finds it
+  c.give_max_seqlen = choose.chance(2) && c.len_q > 0;  // a bound of 0 means that the library finds it
   if (c.give_max_seqlen) return;
   c.len_q = c.lengths_q.empty() ? 0 : *std::max_element(c.lengths_q.begin(), c.lengths_q.end());
 }

@@ -14,7 +14,7 @@
 namespace cuflash::check {
 
 enum class Mode { dense, padded, packed };
-enum class Order { bhsd, bshd, sbhd, hbsd };  // of the dimensions in memory
+enum class Order { bhsd, bshd, sbhd, hbsd };  // the order of dimensions in memory
 enum class Fused { none, kv, qkv };           // tensors that are slices of one buffer [B, S, heads, D]
 enum class Extent { full, one, repeated };    // repeated: the full extent with stride 0
 enum class Flavour { normal, outliers, common_offset, constant_rows, late_peak, tiny, large_logits };
@@ -61,10 +61,10 @@ struct Case {
   int alibi_rank = 0;  // 0: none
   std::optional<ScoreLayout> bias, mask;
   DType bias_dtype = DType::f32, sink_dtype = DType::f32;
-  bool dbias_repeats = false;  // where bias repeats, dbias has the full extent with stride 0, not extent 1
+  bool dbias_repeats = false;  // if bias repeats, dbias has the full extent with stride 0 instead of extent 1
   uint32_t mask_eighths = 4;   // how many of 8 mask elements, or blocks of them, are true
   MaskPattern mask_pattern = MaskPattern::pairs;
-  // The call gets the mask, a summary of it as well, or the summary alone.
+  // Whether the call gets only the mask (none), the mask and its summary, or only the summary.
   enum class Summary { none, beside, alone } mask_summary = Summary::none;
   bool sink = false;
   double dropout_p = 0;
@@ -122,7 +122,7 @@ enum class RowAlignment { padded, vectors, any };
 // The properties of a case that kernels are compiled for: cases of one set share most of their kernels.
 struct KernelSet {
   DType dtype = DType::bf16;
-  bool stored_as_f32 = false;  // O, dO and gradients; otherwise they have the type of Q
+  bool stored_as_f32 = false;  // O, dO and gradients are f32; otherwise they have the type of Q
   HeadSizes head_sizes{};
   OptionChoice options{};
   RowAlignment rows = RowAlignment::any;
@@ -138,7 +138,7 @@ struct Limits {
   bool options = false;  // only draw_plain_case, with one of option_sets
   // CUDA has kernels for ranges of head sizes. If any are listed, cases only use these.
   std::vector<HeadSizes> head_sizes{};
-  // On sm_90a a set of options has kernels of its own. If any sets are listed, cases only use these.
+  // The sm_90a kernels are compiled for a set of options. If any sets are listed, cases only use these.
   std::vector<OptionChoice> option_sets{};
   // If any are listed, case n of a sweep has the set n modulo their number, which is then its kernel_set.
   std::vector<KernelSet> kernel_sets{};
@@ -149,7 +149,8 @@ struct Limits {
 Case draw_case(Choices& choose, const Limits& limits = {});
 // Problems for the fastest kernels of a GPU, longer than the others.
 Case draw_plain_case(Choices& choose, const Limits& limits = {});
-// The same with one of the option sets of the limits, or any. Most bias and mask rows start on 16-byte boundaries.
+// draw_plain_case with one of the option sets of the limits, or any. Most bias and mask rows start on 16-byte
+// boundaries.
 Case draw_plain_case_with_options(Choices& choose, const Limits& limits = {});
 
 // All values in one line.

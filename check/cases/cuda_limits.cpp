@@ -53,7 +53,7 @@ class KernelSets {
   bool one_in(uint64_t count) { return random_.below(count) == 0; }
   HeadSizes::Range any_size() { return sizes_[random_.below(sizes_.size())]; }
 
-  // With --options each combination once before the first is repeated. Otherwise every third set has none.
+  // With --options every combination comes once before the first repeats. Otherwise every third set has no options.
   OptionChoice next_options() {
     constexpr uint64_t kCombinations = (1 << kOptions) - 1, kStep = 12;  // coprime
     if (kind_.plain) return {};
@@ -80,7 +80,7 @@ Limits cuda_limits(uint64_t seed, size_t head_sizes) {
     const auto any = [&] { return ranges[random.below(ranges.size())]; };
     limits.head_sizes.push_back(n % 2 == 0 ? HeadSizes{next, next} : HeadSizes{any(), any()});
   }
-  // Without options, with each option alone, and with some together.
+  // No options, each option alone, and some combinations.
   limits.option_sets.push_back({});
   const uint64_t alone = seed % kOptions, together = random.below(1 << kOptions) | 1u << seed / kOptions % kOptions;
   for (const uint64_t set : {uint64_t{1} << alone, together}) limits.option_sets.push_back(option_choice(set));

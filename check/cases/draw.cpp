@@ -108,7 +108,8 @@ static void draw_packed(Case& c, Choices& choose) {
   c.slack_k = c.fused == Fused::qkv ? c.slack_q : choose.chance(3) ? choose.between(1, 5) : 0;
   const bool give = choose.chance(2);
   if (c.device == Device::cuda) c.len_q = std::max<int64_t>(1, c.len_q), c.len_k = std::max<int64_t>(1, c.len_k);
-  // With a bound of 0 the library finds it, so 0 itself cannot be given. On CUDA it does not.
+  // On the CPU a bound of 0 means that the library finds it, so a bound that is 0 cannot be given. CUDA requires a
+  // bound.
   c.give_max_seqlen = (give && c.len_q > 0 && c.len_k > 0) || c.device == Device::cuda;
   if (c.give_max_seqlen) return;
   const auto longest = [](const std::vector<int32_t>& lengths) {
@@ -134,7 +135,7 @@ static int64_t draw_window(Choices& choose) {
 static ScoreLayout draw_score_layout(const Case& c, Choices& choose) {
   ScoreLayout layout;
   for (size_t d = 0; d < layout.extents.size(); ++d) {
-    const bool empty = std::array{c.batch, c.heads_q, c.len_q}[d] == 0;  // nothing to repeat
+    const bool empty = std::array{c.batch, c.heads_q, c.len_q}[d] == 0;  // an empty tensor has nothing to repeat
     layout.extents[d] =
         choose.one_of<Extent>({Extent::full, Extent::full, Extent::one, empty ? Extent::full : Extent::repeated});
   }

@@ -9,10 +9,10 @@ namespace cuflash::check {
 
 void fill_normal(GuardedTensor& t, Random& random, double sigma = 1);
 
-// q, k and v by the flavour of the case; every value is finite in its type.
+// Fills q, k and v by the flavour of the case; every value is finite in its type.
 void fill_qkv(const Case& c, GuardedTensor& q, GuardedTensor& k, GuardedTensor& v, Random& random);
 
-// By the pattern of the case. Every byte other than 0 is true.
+// Fills the mask by the pattern of the case. Every byte other than 0 is true.
 void fill_mask(const Case& c, GuardedTensor& mask, Random& random);
 
 // Fills the elements of t that `seen` does not mark with NaN, Inf or a huge number.

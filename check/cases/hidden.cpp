@@ -82,7 +82,7 @@ void CaseMemory::change_hidden(uint64_t seed) {
   freeze_inputs();
 }
 
-// In a key that only some queries see, if there is one.
+// Puts a NaN into a key that only some queries see, if there is one.
 void CaseMemory::plant_live_nan(Random& random) {
   for (int64_t b = 0; b < case_.batch; ++b) {
     const int64_t length = case_.length_k(b);

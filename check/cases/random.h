@@ -21,7 +21,7 @@ class Random {
   uint64_t below(uint64_t count) { return next() % count; }
   double uniform() { return (static_cast<double>(next() >> 11) + 0.5) * 0x1p-53; }  // in (0, 1)
   double normal() { return std::sqrt(-2 * std::log(uniform())) * std::cos(6.283185307179586 * uniform()); }
-  // Each is one of 4096 fixed numbers with either sign: much faster, and as good for the elements of a tensor.
+  // Draws from 4096 fixed numbers with either sign: much faster, and as good for the elements of a tensor.
   void normals(double* values, int64_t count, double sigma) {
     static const std::vector<double> some = [] {
       Random random(0);

@@ -1,4 +1,4 @@
-// How the calls of a case are executed.
+// The execution of a case's calls: threads, streams, workspace.
 #pragma once
 
 #include "check/cases/case.h"

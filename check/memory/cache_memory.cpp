@@ -162,12 +162,13 @@ void CacheMemory::fill(Random& random) {
   const CacheCase& c = case_;
   const Case& p = c.plain;
   const bool packed = p.mode == Mode::packed;
-  // Keys and values as without a cache, from which the caches and the new rows are filled.
+  // Keys and values of the equivalent call without a cache; the caches and the new rows are filled from them.
   GuardedTensor keys = place_rows("k", p.dtype, packed, {p.batch, p.heads_k, packed ? p.rows_k() : p.len_k, p.dim}, {});
   GuardedTensor values =
       place_rows("v", p.dtype, packed, {p.batch, p.heads_k, packed ? p.rows_k() : p.len_k, p.dim_v}, {});
   fill_qkv(p, q, keys, values, random);
-  // Only in a key: a NaN in a value that one query sees may reach its neighbours, which the contract allows.
+  // The NaN is in a key, because a NaN in a value that one query sees may reach its neighbours, which the contract
+  // allows.
   if (p.live_nan && !c.v_in_k && keys.span() > 0)
     keys.set(static_cast<int64_t>(random.below(at(keys.span()))), std::numeric_limits<double>::quiet_NaN());
 

@@ -19,9 +19,9 @@ class CacheMemory {
 
   void start();  // restores the cache; poisons o and lse
 
-  // "", or what a call wrote by mistake: the cache must hold the new rows, and be unchanged otherwise.
+  // What a call wrote by mistake, or "". The cache must hold the new rows and be unchanged otherwise.
   std::string damage();
-  // Bits of o and of the cache.
+  // The bits of o and of the cache.
   std::vector<std::vector<std::byte>> results() const { return {o.bytes(), k.bytes(), v.bytes()}; }
 
   // The row in q and o where sequence b starts.
@@ -46,8 +46,8 @@ class CacheMemory {
 
   CacheCase case_;
   std::vector<int32_t> cu_q_, cu_k_, cu_new_;
-  std::vector<std::vector<int32_t>> pages_;  // of each sequence, including those that the call may not read
-  std::vector<int32_t> entries_;             // likewise, contiguous
+  std::vector<std::vector<int32_t>> pages_;  // by sequence, including pages that the call may not read
+  std::vector<int32_t> entries_;             // contiguous cache: the entry of each sequence
   GuardedTensor sink_, slopes_, cu_seqlens_q_, seqlens_q_;
   GuardedTensor seqlens_, table_, batch_idx_, leftpad_, cu_seqlens_new_, seqlens_new_, cos_, sin_;
   std::vector<std::byte> k_before_, v_before_;

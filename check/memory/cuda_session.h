@@ -15,7 +15,7 @@ class CudaSession {
   // A block of at least this size, 256-byte aligned; it invalidates the previous one. Large blocks are not kept.
   std::byte* memory(size_t bytes);
 
-  // A separate allocation, for tests of where it ends.
+  // A separate allocation, for tests that detect accesses beyond its end.
   std::byte* allocate(size_t bytes);
   void release(std::byte* block) noexcept;
 

@@ -36,7 +36,7 @@ void for_each_tensor(CacheTensors& t, Use use) {
 
 int64_t longest(const ConstTensor& cu_seqlens) {
   const auto* cu = static_cast<const int32_t*>(cu_seqlens.data);
-  int32_t length = 1;  // 0 would mean no bound
+  int32_t length = 1;  // a bound of 0 would count as none
   for (int64_t b = 0; b + 1 < cu_seqlens.shape[0]; ++b) length = std::max(length, cu[b + 1] - cu[b]);
   return length;
 }

@@ -8,8 +8,8 @@
 
 namespace cuflash::check {
 
-// CUDA: on this thread's stream. Without a workspace the library takes one from the pool. The bounds that packed lengths
-// need are computed from the lengths in host memory.
+// On CUDA the call runs on this thread's stream. Without a workspace the library takes one from the pool. The bounds of
+// packed lengths are computed from the lengths in host memory.
 void forward(Device device, const Attention& attention, const ForwardOutputs& outputs, const Execution& execution);
 void backward(Device device, const Attention& attention, const BackwardTensors& tensors, const Execution& execution);
 void attend_cache(Device device, const Attention& attention, const CacheTensors& cache, const Execution& execution);
@@ -20,7 +20,7 @@ size_t workspace_bytes(Device device, const Attention& attention, const Backward
 size_t workspace_bytes(Device device, const Attention& attention, const CacheTensors& cache,
                        const Execution& execution);
 
-// How long all calls on CUDA together took so far, copies and the loading of kernels included: in seconds of their threads.
+// The time of all calls on CUDA so far, summed over threads, in seconds. It includes copies and the loading of kernels.
 double seconds_on_cuda();
 
 // "" if there is a GPU, or why none can be used.

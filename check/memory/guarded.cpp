@@ -46,7 +46,7 @@ class AllMemory {
   std::map<std::byte*, size_t> blocks_;
 };
 
-// How many elements of the row that starts at this index exist.
+// The number of existing elements in the row that starts at this index.
 int64_t existing_columns(const Tensor& existing, const Index& index) {
   const auto last = static_cast<size_t>(existing.rank - 1);
   for (size_t d = 0; d < last; ++d)

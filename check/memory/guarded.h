@@ -49,7 +49,7 @@ class GuardedTensor {
   GuardedTensor heads(std::string name, int64_t first, int64_t count) const;
   // `count` elements of every row from `first` on, in the same memory.
   GuardedTensor columns(std::string name, int64_t first, int64_t count) const;
-  // Only the first `count` entries of dimension d exist; the rest must not be written, and reads as 0.
+  // Declares that only the first `count` entries of dimension d exist; the others must not be written, and read as 0.
   void limit(int d, int64_t count) { existing_.shape[static_cast<size_t>(d)] = count; }
 
   explicit operator bool() const { return memory_ != nullptr; }
@@ -81,9 +81,9 @@ class GuardedTensor {
   void write(const std::vector<double>& values);
   std::vector<std::byte> bytes() const;  // including guards and gaps
 
-  void poison();  // an output: every element holds the pattern until it is written
-  void freeze();  // an input: no byte may change from now on
-  // For a frozen tensor that is also an output: accepts the current value of these elements.
+  void poison();  // makes it an output: every element holds the pattern until it is written
+  void freeze();  // makes it an input: no byte may change from now on
+  // Accepts the current values of these elements in a frozen tensor that is also an output.
   void accept(int64_t offset, int64_t count);
   void put_back(const std::vector<std::byte>& bytes);  // as returned by bytes()
   std::string damage() const;                          // "", or which byte changed by mistake

@@ -28,7 +28,7 @@ class CaseMemory {
   std::string damage() const;               // "", or the first tensor with an illegal write
   std::string unwritten_gradients() const;  // "", or the first unwritten element of a gradient
 
-  // What the mask tensor says of a pair.
+  // Whether the mask tensor shows a pair.
   bool shows(int64_t b, int64_t h, int64_t i, int64_t j) const;
   // Step 6 of the contract, with the mask tensor.
   bool visible(int64_t b, int64_t h, int64_t i, int64_t j) const;
@@ -42,7 +42,7 @@ class CaseMemory {
   GuardedTensor dq, dk, dv, dbias, dsink;
 
  private:
-  using Marks = std::vector<bool>;  // by offset: elements that a call may read
+  using Marks = std::vector<bool>;  // by offset: whether a call may read the element
 
   void build_inputs();
   void build_outputs();

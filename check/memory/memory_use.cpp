@@ -34,7 +34,7 @@ int64_t device_bytes() {
 
 }  // namespace
 
-// By default glibc keeps up to 64 MiB for each thread that has ever freed a large block.
+// Without this, glibc keeps up to 64 MiB for each thread that has ever freed a large block.
 void return_freed_memory() {
 #if defined(__GLIBC__)
   constexpr int kKept = 128 << 10;  // glibc's initial value

@@ -13,7 +13,8 @@ struct MemoryUse {
   int64_t device = 0;  // bytes in use on the first GPU, by any process; 0 if the CPU is checked
 };
 
-// From now on freed memory returns to the system, so that resident memory shows leaks and not the size of past problems.
+// Makes freed memory return to the system from now on, so that resident memory shows leaks, not the size of past
+// problems.
 void return_freed_memory();
 
 // Throws if the system does not tell.

@@ -129,7 +129,7 @@ const std::byte* Mirror::map(const void* data) const {
   return block ? block->image_of(host) : host;
 }
 
-// Before the elements: if views interleave, the padding of one may overlap elements of another.
+// Must run before the elements are written: if views interleave, the padding of one may overlap elements of another.
 void Mirror::write_rests_of_vectors() const {
   std::array<std::byte, kVector> nans;
   nans.fill(std::byte{0xff});

@@ -12,10 +12,10 @@ namespace cuflash::check {
 
 class CudaSession;
 
-// For compute-sanitizer, which finds reads outside of an allocation and reads of unwritten memory: only the elements are
-// copied, and each tensor is its own allocation. But compute-sanitizer takes an asynchronous copy of the first bytes of a
-// vector for a read of all 16. So the last vector of a row is allocated to its end, with NaNs after the row, which show in
-// the result if they are used. All other memory between rows stays unwritten.
+// Whether only elements are copied and each tensor is a separate allocation, so that compute-sanitizer finds reads
+// outside of an allocation and reads of unwritten memory. compute-sanitizer takes an asynchronous copy of the first
+// bytes of a vector for a read of all 16, so the last vector of a row is allocated to its end. It holds NaNs after the
+// row, which show in the result if they are used. All other memory between rows stays unwritten.
 bool elements_only();
 
 class Mirror {
@@ -29,7 +29,7 @@ class Mirror {
   void add(const ConstTensor& t);
   void allocate();
 
-  // The same view of the copy. A view without elements stays unchanged, since it is never dereferenced.
+  // The corresponding view of the copy. A view without elements stays unchanged, since it is never dereferenced.
   template <class Pointer>
   BasicTensor<Pointer> view(BasicTensor<Pointer> t) const {
     t.data = const_cast<void*>(static_cast<const void*>(map(t.data)));

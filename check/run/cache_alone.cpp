@@ -44,7 +44,8 @@ std::string differs_alone(const CacheCase& c, const CacheMemory& memory) {
   a.q = packed ? part(a.q, 0, memory.first_q(b), length) : part(a.q, 0, b, 1);
   if (a.alibi_slopes.rank == 2) a.alibi_slopes = part(a.alibi_slopes, 0, b, 1);
   if (packed) a.cu_seqlens_q = contiguous(cu_q.data(), 2);
-  // On CUDA the host does not see the lengths, so the bound is part of the shape, which may decide how a row is computed.
+  // On CUDA the bound is part of the shape, which may decide how a row is computed, because the host does not see
+  // lengths.
   if (packed && p.device == Device::cuda) a.max_seqlen_q = std::max<int64_t>(1, p.len_q);
   a.seqlens_q = part(a.seqlens_q, 0, b, 1);
 

@@ -1,4 +1,4 @@
-// With a fixed number of splits, no bit of a row's result may depend on the rest of the batch.
+// Checks that with a fixed number of splits no bit of a row's result depends on the rest of the batch.
 #pragma once
 
 #include <string>

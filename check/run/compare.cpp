@@ -12,7 +12,7 @@ namespace {
 
 // The numbers of the spec's table, for one type of inputs.
 struct Limits {
-  double roundoff;                  // of the computing type
+  double roundoff;                  // unit of the computing type
   double small;                     // RMS error that a sum in another order may have, relative
   double output, gradient;          // largest error, relative (see scale_of)
   double naive_factor, rms_factor;  // times the naive error
@@ -95,7 +95,7 @@ class Comparison {
   double rms_expected_ = 0, rms_actual_ = 0, rms_naive_ = 0, rms_rounded_ = 0, rms_noise_ = 0;
   double slope_ = 0, naive_slope_ = 0;  // minus 1; for actual beyond rounding
 
-  // Sizes are equal.
+  // Checks that sizes are equal.
   std::string sizes() const {
     if (actual_.size() == expected_.size() && naive_.size() == expected_.size() &&
         (noise_.empty() || noise_.size() == expected_.size())) {
@@ -105,8 +105,8 @@ class Comparison {
            " (naive " + std::to_string(naive_.size()) + ", noise " + std::to_string(noise_.size()) + ")";
   }
 
-  // NaN where the oracle has NaN, Inf where it has the same Inf, and nowhere else, unless a finite value is too large for
-  // the stored type.
+  // Checks that results have NaN and the same Inf exactly where the oracle has them, unless a finite value is too large
+  // for the stored type.
   std::string special_values() {
     for (size_t n = 0; n < expected_.size(); ++n) {
       const double a = actual_[n], e = expected_[n];
@@ -224,8 +224,8 @@ class Comparison {
   // The noise bound assumes roundings of random sign, which cancel; equal roundings add up. The score of two constant
   // rows is a sum of equal products, all of which round the same way, so such inputs may exceed the bound by more.
   static constexpr double kCorrelated = 6;
-  double noise_factor() const { return correlated_ ? kCorrelated : 3; }  // of one element
-  // How many times the naive RMS error is allowed. In 16-bit types the last rounding outweighs that of any sum.
+  double noise_factor() const { return correlated_ ? kCorrelated : 3; }  // for the error of one element
+  // The allowed multiple of the noise in an RMS error. In 16-bit types the last rounding outweighs that of any sum.
   double rms_noise_factor() const { return correlated_ && !is_16_bit(type_) ? kCorrelated : 2; }
 
   // An error far below the last digit may still change a rounding.

@@ -1,4 +1,5 @@
-// The properties of a sweep's cases, and the kernels that computed them, so that one sees what a sweep has not reached.
+// Counts the properties of a sweep's cases and the kernels that computed them, which shows what a sweep has not
+// reached.
 #pragma once
 
 #include <cstdint>

@@ -31,7 +31,7 @@ std::string forward_once(const Case& c, CaseMemory& memory, int threads, bool wi
   return text.empty() || packed ? "" : "forward: " + text;
 }
 
-// What the results of a case are compared with.
+// The references that the results of a case are compared with.
 struct References {
   struct Results {
     reference::Forward forward;
@@ -64,7 +64,7 @@ std::string compare_outputs(const Case& c, const CaseMemory& memory, const Refer
                       noise.lse, has_correlated_errors(c));
 }
 
-// Without a comparison.
+// Runs forward without comparing its results.
 std::string run_forward(const Case& c, CaseMemory& memory) {
   if (const std::string text = forward_once(c, memory, c.threads, c.lse_asked); !text.empty()) return text;
   if (c.other_threads > 0 || !c.lse_asked || c.device == Device::cuda) {

@@ -24,7 +24,7 @@ struct SweepResult {
   uint64_t cases = 0, failed = 0;
   std::vector<SweepFailure> failures;  // the first few, by index
   Coverage coverage;
-  double seconds = 0;  // of all threads together
+  double seconds = 0;  // summed over all threads
 };
 
 // Called after every case, never by two threads at once. Returning false starts no more cases. Running cases finish, so that

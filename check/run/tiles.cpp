@@ -23,7 +23,7 @@ void count_tile(const Case& c, int64_t b, int64_t group, int64_t first_row, int6
   counted.masked += (any && !all) * times;
 }
 
-// The same for a head of a call with a mask tensor. A tile is skipped if positions or the mask hide all of its pairs;
+// count_tile for a head of a call with a mask tensor. A tile is skipped if positions or the mask hide all of its pairs;
 // the mask beyond the lengths of the sequence counts, too.
 void count_masked_tile(const Case& c, const CaseMemory& memory, int64_t b, int64_t h, int64_t first_i, int64_t first_j,
                        TileStats& counted) {
@@ -55,8 +55,8 @@ TileStats counted_with_mask(const Case& c, const CaseMemory& memory, const TileS
   return counted;
 }
 
-// Calls that visit every tile that positions allow: few queries on the CPU, whose heads share the keys that are read,
-// and GPU kernels that read the mask tensor itself.
+// Whether a call may visit every tile that positions allow: calls with few queries on the CPU, where heads share the
+// keys that are read, and GPU kernels that read the mask tensor itself.
 bool may_ignore_mask(const Case& c) {
   int64_t longest = 0;
   for (int64_t b = 0; b < c.batch; ++b) longest = std::max(longest, c.length_q(b));

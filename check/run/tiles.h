@@ -10,8 +10,8 @@
 
 namespace cuflash::check {
 
-// "" if the statistics are those of this case for the tile shape they name. packed: heads that share keys are rows of
-// one tile, row query * group + head. memory: holds the mask tensor, if the case has one.
+// What is wrong with the statistics for the tile shape that they name, or "". packed: heads that share keys are rows of
+// one tile, row query * group + head. memory holds the mask tensor, if the case has one.
 enum class Heads { apart, packed };
 std::string wrong_statistics(const Case& c, const TileStats& stats, Heads heads = Heads::apart,
                              const CaseMemory* memory = nullptr);

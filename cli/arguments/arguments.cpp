@@ -151,7 +151,7 @@ class Reader {
   std::string path_;
   Words words_;
   std::vector<std::pair<std::string, std::string>> renamed_;
-  std::map<const FlagShape*, std::string> seen_;  // and the name it was given by
+  std::map<const FlagShape*, std::string> seen_;  // flags so far, with the name that the user typed
   const FlagShape* list_ = nullptr;               // the previous flag, if it takes more values
   bool asks_for_help_ = false;
 };

@@ -1,4 +1,4 @@
-// How commands fail: one sentence on stderr and an exit code.
+// Exit codes of commands. A command that fails prints one sentence on stderr.
 #pragma once
 
 #include <stdexcept>

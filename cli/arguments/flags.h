@@ -35,7 +35,7 @@ inline constexpr const char* kCausal = "--causal";  // the only flag with an opt
 // "-o,--out" is --out in messages.
 inline std::string long_name(const std::string& flags) { return flags.substr(flags.rfind(',') + 1); }
 
-// read: a function of cli/arguments/values.h, or one like them.
+// read is a function of cli/arguments/values.h, or one with the same form.
 template <class Value, class Read>
 CLI::Option* add_value(CLI::App& command, const std::string& flag, Value& value, Read read, const std::string& type,
                        const std::string& help) {
@@ -152,7 +152,7 @@ inline void add_problem(CLI::App& command, ExplainOptions& o, Range batch, Range
       ->default_str(std::string(name_of(o.dtype)));
 }
 
-// What cli/arguments/arguments.h needs to know about the commands.
+// Describes the commands for cli/arguments/arguments.h.
 inline CommandShape shape_of(const CLI::App& app) {
   CommandShape shape{app.get_name()};
   for (const CLI::Option* option : app.get_options()) {

@@ -16,7 +16,7 @@ namespace cuflash::cli {
 
 namespace {
 
-// The whole text as a number, or a refusal that says what is allowed.
+// Parses the whole text as a number; the error says what is allowed.
 template <class Number>
 Number number(std::string_view flag, std::string_view text, const std::string& allowed) {
   Number value{};
@@ -34,7 +34,7 @@ std::string range_text(int64_t least, int64_t most) {
                                : join("a whole number from ", least, " to ", most);
 }
 
-// Turns a refusal of the library into one of the flag.
+// Turns the library's error into one that names the flag.
 template <class Read>
 std::string checked(std::string_view text, Read read) {
   try {

@@ -26,15 +26,15 @@ DType dtype_named(std::string_view flag, std::string_view text);
 
 std::string file_name(std::string_view flag, std::string_view text);
 std::string arch_name(std::string_view flag, std::string_view text);    // "sm_90a"
-std::string kernel_name(std::string_view flag, std::string_view text);  // of `cuflash pack`
+std::string kernel_name(std::string_view flag, std::string_view text);  // as `cuflash pack --kernel` takes it
 
-// The parts between commas, of all words.
+// Splits all words at commas.
 Words parts_of(const Words& words);
 
-// "L,R", or the two as separate words.
+// The sides of a window from "L,R" or from two words.
 std::pair<int64_t, int64_t> window_sides(std::string_view flag, const Words& words);
 
-// One of the names.
+// The value of one of these names.
 template <class Value>
 Value choice(std::string_view flag, std::string_view text, std::span<const std::pair<const char*, Value>> choices);
 

@@ -68,7 +68,7 @@ struct Output {
   const std::string* text;
   const HostTensor* tensor;
 };
-// Only the requested ones.
+// The outputs that the user requested.
 std::vector<Output> outputs_of(const AttendOptions& options, const Results& results) {
   std::vector<Output> outputs{{"--out", &options.out, &results.o},        {"--lse", &options.lse, &results.lse},
                               {"--dq", &options.dq, &results.dq},         {"--dk", &options.dk, &results.dk},

@@ -24,14 +24,14 @@ struct Cublas {
               int algorithm) = nullptr;
 };
 
-// Where the loader finds it, and beside NVRTC, since NVIDIA's wheels ship both.
+// The names to open: as the loader searches for it, and in the folder of NVRTC, since NVIDIA's wheels ship both.
 std::vector<std::string> candidates() {
   std::vector<std::filesystem::path> folders{""};
   try {
     folders.push_back(std::filesystem::path(cuda::nvrtc().path).parent_path());
     folders.push_back(folders.back() / "../../cublas/lib");
   } catch (const FlashAttentionError&) {
-    // Without NVRTC, only where the loader finds it.
+    // Without NVRTC there is only the loader's search.
   }
   std::vector<std::string> paths;
   for (const std::filesystem::path& folder : folders)

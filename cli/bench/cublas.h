@@ -7,7 +7,7 @@
 
 namespace cuflash::cli {
 
-// C = A B of N x N matrices of f16 or bf16 on this stream; empty if cuBLAS is not found or refuses.
+// C = A B of N x N matrices of f16 or bf16 on this stream; empty if cuBLAS is not found or fails.
 std::function<void()> cublas_product(DType type, int n, const void* a, const void* b, void* c, void* stream);
 
 }  // namespace cuflash::cli

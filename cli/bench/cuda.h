@@ -12,8 +12,8 @@
 
 namespace cuflash::cli {
 
-// The time of a call is that between a CUDA event right before it and one right after it. A buffer larger than the L2 cache
-// is written before each call, which also hides the host time of the call.
+// Times a call by CUDA events right before and right after it. The timer writes a buffer larger than the L2 cache
+// before each call, which also hides the call's host time.
 class CudaTimer {
  public:
   CudaTimer();
@@ -25,7 +25,7 @@ class CudaTimer {
     std::vector<double> milliseconds;
     std::vector<double> clocks;  // multiprocessor clock in MHz, right after each call
   };
-  // As many calls as fit into the time, at least five, after a third as many warm-up calls.
+  // Makes as many calls as fit into the time, at least five, after a third as many warm-up calls.
   Times times(const std::function<void()>& call, double seconds);
 
   // "read_gbs" from a large copy, which reads and writes; "bf16_tflops" from cuBLAS, if it is found, for 16-bit types.

@@ -12,13 +12,13 @@
 
 namespace cuflash::cli {
 
-// What was computed. Names as in the file: device "cpu" or "cuda", direction "forward", "backward" or "decode".
+// A measured problem, with the names of the file: device "cpu" or "cuda", direction "forward", "backward" or "decode".
 struct BenchPoint {
   std::string device, direction, dtype;
   int64_t batch = 1, heads_q = 1, heads_k = 1, len_q = 1, len_k = 1, head_dim = 1, head_dim_v = 1;
   bool causal = false;
   int64_t page_size = 0;  // decode: rows of a page of the cache; 0: contiguous
-  int options = 0;        // of `cuflash tune`: tuned::Options; files have no points with options
+  int options = 0;        // tuned::Options, only for `cuflash tune`; files have no points with options
 
   auto operator<=>(const BenchPoint&) const = default;
 };
@@ -27,8 +27,8 @@ struct BenchResult {
   std::string contestant;
   BenchPoint point;
   double ms = 0, ms_low = 0, ms_high = 0;  // median and quartiles
-  std::optional<double> tflops, gbs;       // of useful operations; decode: of keys and values, read once
-  std::optional<double> share;             // of the ceiling
+  std::optional<double> tflops, gbs;       // rate of useful operations; decode: of reading keys and values once
+  std::optional<double> share;             // share of the ceiling
   std::optional<double> clock_mhz;
   std::optional<double> extra_bytes;  // in addition to inputs and outputs
 };
@@ -38,7 +38,7 @@ struct BenchFile {
   std::string cpu;
   int64_t threads = 1;
   std::optional<std::string> gpu;
-  std::map<std::string, std::map<std::string, double>> ceilings;  // of a device: "f32_tflops", "read_gbs", ...
+  std::map<std::string, std::map<std::string, double>> ceilings;  // by device: "f32_tflops", "read_gbs", ...
   std::vector<BenchResult> results;
   std::string interrupted;  // "3 of 12 points were measured" if a signal ended the run; not read back
 };

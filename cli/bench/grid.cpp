@@ -159,7 +159,7 @@ double key_value_bytes(const BenchPoint& p) {
 double tensor_bytes(const BenchPoint& p) {
   const double rows = product({p.batch, p.heads_q, p.len_q});
   const double queries = rows * product({p.head_dim + p.head_dim_v, size_of(dtype_of(p))});
-  const double copies = p.direction == kBackward ? 2 : 1;  // and as many gradients
+  const double copies = p.direction == kBackward ? 2 : 1;  // every tensor has a gradient
   const double page_tail = p.page_size > 0 ? static_cast<double>(p.page_size) / static_cast<double>(p.len_k) : 0;
   return copies * (queries + key_value_bytes(p) * (1 + page_tail)) + 8 * rows;
 }

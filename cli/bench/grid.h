@@ -1,4 +1,4 @@
-// The problems that `cuflash bench` measures, and what can be said about one without running it.
+// The problems that `cuflash bench` measures, with their operations, bytes and names.
 #pragma once
 
 #include <string>
@@ -21,7 +21,7 @@ std::vector<BenchPoint> bench_grid(const BenchOptions& options, const std::strin
 DType dtype_of(const BenchPoint& point);
 double useful_operations(const BenchPoint& point);  // for the visible pairs: two products forward, five backward
 double key_value_bytes(const BenchPoint& point);    // K and V, once
-double tensor_bytes(const BenchPoint& point);       // of all inputs and outputs
+double tensor_bytes(const BenchPoint& point);       // all inputs and outputs
 
 // "forward bf16 B=1 H=8 S=512 D=64 causal"
 std::string point_text(const BenchPoint& point);

@@ -25,11 +25,11 @@ namespace cuflash::cli {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-constexpr double kNaivePatience = 1;  // seconds of one run
+constexpr double kNaivePatience = 1;  // longest run of naive attention, in seconds
 
 double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
-// The best of several tries, since other processes can only slow a try down.
+// The highest rate of several tries, since other processes can only slow a try down.
 template <class Rate>
 double best_rate(double seconds, Rate rate) {
   double best = 0;
@@ -123,7 +123,7 @@ std::string ceiling_of(const BenchPoint& point) {
   if (point.direction == kDecode) return "read_gbs";
   if (point.device == "cuda") return join(point.dtype, "_tflops");
   if (point.dtype == "f64") return "";
-  // Types without instructions of their own are computed in f32.
+  // A type without instructions for its products is computed in f32.
   return point.dtype == "bf16" && cpu::has_bf16_kernels() ? "bf16_tflops" : "f32_tflops";
 }
 

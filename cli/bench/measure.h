@@ -44,7 +44,7 @@ class Measurer {
 // The name of the ceiling that bounds a point; "" if none is known.
 std::string ceiling_of(const BenchPoint& point);
 
-// By linear interpolation between sorted values; fraction in [0, 1].
+// The quantile at this fraction, in [0, 1], with linear interpolation between sorted values.
 double quantile(std::vector<double> values, double fraction);
 
 }  // namespace cuflash::cli

@@ -21,7 +21,8 @@ namespace cuflash::cli {
 
 namespace {
 
-// Repeated to fill a tensor. Its length is prime, so that no two of many thousands of rows are alike.
+// Length of the pattern that is repeated to fill a tensor. It is prime, so that no two of many thousands of rows are
+// equal.
 constexpr int64_t kPattern = 262147;
 
 const std::vector<std::byte>& normal_pattern(DType type) {
@@ -115,7 +116,7 @@ void* BenchMemory::integers(const std::vector<int32_t>& values) {
   return data;
 }
 
-// Those of the ALiBi paper, for any number of heads.
+// The slopes of the ALiBi paper, for any number of heads.
 void* BenchMemory::slopes(int64_t heads) {
   std::vector<float> values;
   for (int64_t head = 1; head <= heads; ++head)
@@ -194,7 +195,7 @@ void BenchProblem::make_cache() {
   const DType type = dtype_of(p);
   const bool paged = p.page_size > 0;
   const int64_t length = paged ? p.page_size : p.len_k;
-  const int64_t pages = (p.len_k + length - 1) / length;  // of a sequence
+  const int64_t pages = (p.len_k + length - 1) / length;  // per sequence
   if (p.batch * pages > std::numeric_limits<int32_t>::max())
     throw UsageError(
         join("--page-size ", p.page_size, " gives ", p.batch * pages, " pages, more than 32 bits can count"));

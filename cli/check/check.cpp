@@ -47,7 +47,7 @@ int report_checked(const CheckOptions& options, uint64_t first, const check::Swe
   return result.failed == 0 ? kExitOk : kExitFailed;
 }
 
-// One line for each failure, written at once: a sweep may not come to its end.
+// Writes a line for each failure immediately, because a sweep may be interrupted.
 static check::FailureLog log_to(const std::string& path) {
   if (path.empty()) return {};
   const auto file = std::make_shared<std::ofstream>(path, std::ios::app);

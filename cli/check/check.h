@@ -1,4 +1,4 @@
-// What `cuflash check` and `cuflash check --forever` share.
+// Functions that `cuflash check` and `cuflash check --forever` share.
 #pragma once
 
 #include "check/run/sweep.h"

@@ -1,4 +1,4 @@
-// What the library offers, on one screen: it is exact, and it saves the time and the memory of a score matrix.
+// Shows on one screen that the library is exact, and saves the time and the memory of a score matrix.
 #include "cli/demo/demo.h"
 
 #include <iostream>

@@ -19,9 +19,9 @@ std::vector<GridPoint> points_of(const GridOptions& options);
 // "1024", or "1x1024" if the numbers of queries and keys differ.
 std::string length_text(int64_t len_q, int64_t len_k);
 
-// What all points have in common: "bf16, batch 1, 16 heads, head size 128, causal".
+// The properties that all points share: "bf16, batch 1, 16 heads, head size 128, causal".
 std::string words_of(const GridOptions& options);
-// The same as members of a JSON object.
+// The properties that all points share, as members of a JSON object.
 std::string json_of(const GridOptions& options);
 
 // Writes the JSON if it was requested.

@@ -1,8 +1,8 @@
-// Bytes moved, by formula, by the plan's tiles and by ncu, and operations that masks save.
+// Prints the bytes moved, by formula, by the plan's tiles and by ncu, and the operations that masks save.
 //
 // --json FILE writes one object:
 //   {"format": "cuflash-io-1", "version", "dtype", "batch", "heads_q", "heads_k", "head_dim", "head_dim_v", "causal",
-//    "window": [left, right], "align": "bottom-right" | "top-left",    // window: -1 where there is no bound
+//    "window": [left, right], "align": "bottom-right" | "top-left",    // window: -1 is unbounded
 //    "arch": "sm_90a", "not_measured": null | "why ncu was not run",
 //    "results": [{"direction": "forward" | "backward", "len_q", "len_k", "tile_q", "tile_k",
 //                 "tiles_visited", "tiles_masked", "tiles_skipped",
@@ -10,7 +10,7 @@
 //                 "bytes_read", "bytes_written", "bytes_added",        // by the plan's tiles; walk: their sum
 //                 "bytes_least",                                       // every tensor once
 //                 "dram_read", "dram_written", "l2_bytes",             // by ncu, null where it was not run
-//                 "flops_dense", "flops_visited", "flops_visible"}]}   // all pairs, those in visited tiles, seen ones
+//                 "flops_dense", "flops_visited", "flops_visible"}]}  // of all pairs, visited tiles, visible pairs
 // cli/io/traffic.h defines the quantities. Numbers are whole. There is one result for each direction and length, forward
 // first, in the order of the lengths.
 #include <iostream>
@@ -59,7 +59,7 @@ std::string why_not_measured(const IoOptions& options, const cuda::Arch& arch, c
   return join("the GPU is ", cuda::target_of(device.arch), ", not ", cuda::target_of(arch));
 }
 
-// The command that ncu is run on.
+// The command that ncu profiles.
 std::vector<std::string> launch_words(const ExplainOptions& o) {
   const Attention& a = o.attention;
   std::vector<std::string> words{"io", "--launch", o.backward ? "backward" : "forward", "--dtype", name_of(o.dtype)};

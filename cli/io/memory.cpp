@@ -63,7 +63,7 @@ MemoryProfile memory_profile(const ExplainOptions& options) {
     profile.workspace = workspace_of(options, a, sketch.outputs);
     profile.naive_matrices = static_cast<double>(reference::naive_forward_bytes(a));
   }
-  // On a GPU matrices are stored in the type of the tensors; on the CPU as reference/naive.cpp stores them.
+  // Matrices have the type of the tensors on a GPU, and the types of reference/naive.cpp on the CPU.
   if (!options.arch.empty())
     profile.naive_matrices *=
         static_cast<double>(size_of(options.dtype)) / static_cast<double>(size_of(state_type(options.dtype)));

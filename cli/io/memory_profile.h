@@ -7,7 +7,7 @@ namespace cuflash::cli {
 
 struct MemoryProfile {
   double inputs = 0, outputs = 0;
-  double workspace = 0;       // of the library, from its query
+  double workspace = 0;       // the library's, from its query
   double naive_matrices = 0;  // what naive attention needs instead
 
   // The saving, relative to all memory of naive attention.
@@ -17,7 +17,7 @@ struct MemoryProfile {
   }
 };
 
-// On the CPU, or on the architecture that the options name.
+// The memory of the call on the CPU, or on the architecture that the options name.
 MemoryProfile memory_profile(const ExplainOptions& options);
 
 }  // namespace cuflash::cli

@@ -105,7 +105,7 @@ Traffic traffic_of(const ForwardProblem& p, const cuda::Arch& arch, cuda::Kernel
   // Scores and probabilities are both written and read.
   t.naive = heads_q * (4 * row.len_q * row.len_k * bytes_of(p.dtype) + row.len_q * (row.qk + row_o) +
                        row.len_k * (row.qk + row.v));
-  // For each tile of keys: Q and O with its sums and maxima are read, O with those written.
+  // For each tile of keys, Q, O, sums and maxima are read, and O, sums and maxima are written.
   t.paper = heads_q *
             (row.len_k * (row.qk + row.v) + paper_passes(p, arch) * row.len_q * (row.qk + 2 * row_o + 4 * row.state));
   t.least = heads_q * row.len_q * (row.qk + row_o + row_lse) + heads_k * row.len_k * (row.qk + row.v);
@@ -167,7 +167,7 @@ class BackwardWalk {
     const double rows_k = real((copies_boxes_ ? keys : copied).size());
     const double rows_q = real(covered_by(tiles, c_.tile_q, s_.len_q).size());
     const double steps = group * real(tiles.size());
-    // Where tensors share one buffer, every step loads K twice and V once, and Q twice.
+    // If tensors share a buffer, every step loads K twice and V once, and Q twice.
     moved_.read += heads * rows_k * (alternates_ ? (1 + 2 * steps) * row_.qk + steps * row_.v : row_.qk + row_.v);
     moved_.read +=
         heads * (group * rows_q * ((alternates_ ? 2 : 1) * row_.qk + row_.v) + steps * real(row_stats_bytes(c_)));
@@ -185,12 +185,12 @@ class BackwardWalk {
 
   const BackwardProblem& p_;
   const cuda::BackwardPlan& plan_;
-  const bool copies_boxes_;  // of keys, as they are
+  const bool copies_boxes_;  // TMA copies whole boxes of keys
   const bool alternates_;    // K and V, and Q and dO, share one buffer each in shared memory
-  const BackwardConfig c_;   // what all kernels agree on: type, head sizes, tile_q
+  const BackwardConfig c_;   // the fields that all kernels share: type, head sizes, tile_q
   const Rows row_;
   const Sequence s_;
-  const double sums_bytes_;  // of a tile of dQ
+  const double sums_bytes_;  // size of a tile of dQ sums
   Moved moved_;
 };
 
@@ -207,7 +207,7 @@ Traffic traffic_of(const BackwardProblem& p, const cuda::Arch& arch, cuda::Kerne
   // P read twice (dV, dS), dP written and read, dS written and read twice (dQ, dK); rows as these products need them.
   t.naive = heads_q * (7 * row.len_q * row.len_k * bytes_of(p.dtype) + 2 * row.len_q * (row.qk + row.v) +
                        2 * row.len_k * (row.qk + row.v));
-  // For each tile of keys: Q, O, dO and dQ with sums and maxima are read, dQ written.
+  // For each tile of keys, Q, O, dO, dQ, sums and maxima are read, and dQ is written.
   t.paper = heads_q * (2 * row.len_k * (row.qk + row.v) +
                        paper_passes(p, arch) * row.len_q * (3 * row.qk + 2 * row.v + 2 * row.state));
   t.least = heads_q * row.len_q * (2 * row.qk + 2 * row.v + row.state) + 2 * heads_k * row.len_k * (row.qk + row.v);

@@ -1,5 +1,5 @@
-// How many bytes attention moves and how many operations it performs: by formula, and tile by tile for a plan. Doubles,
-// exact below 2^53.
+// Counts the bytes that attention moves and the operations that it performs, by formula, and tile by tile for a plan.
+// Numbers are doubles, which are exact below 2^53.
 #pragma once
 
 #include <cuflash/flash_attention.h>
@@ -19,14 +19,14 @@ struct Moved {
 struct Traffic {
   TileStats tiles;
   double naive = 0;  // bytes of attention that stores its score matrices
-  double paper = 0;  // of FlashAttention's algorithms 1 (forward) and 4 (backward), which skip nothing
+  double paper = 0;  // bytes of FlashAttention's algorithms 1 (forward) and 4 (backward), which skip nothing
   Moved walk;        // requested by the plan's CTAs; L2 serves a part of it
   double least = 0;  // every input once and every output once
   // Operations of the products: for all pairs, for the pairs in visited tiles, and for the visible pairs.
   double dense_flops = 0, visited_flops = 0, visible_flops = 0;
 };
 
-// For plan_forward and plan_backward on this architecture; lengths are those of the tensors.
+// The traffic of the plans of plan_forward and plan_backward on this architecture; lengths are those of the tensors.
 Traffic traffic_of(const ForwardProblem& problem, const cuda::Arch& arch,
                    cuda::KernelPreference kernels = cuda::kernel_preference());
 Traffic traffic_of(const BackwardProblem& problem, const cuda::Arch& arch,

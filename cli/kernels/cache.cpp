@@ -1,4 +1,4 @@
-// Lists or clears the disk cache of compiled kernels and the tuned choices beside them.
+// Lists or clears the disk cache of compiled kernels, and the tuned choices in the same directory.
 #include <iostream>
 
 #include "cli/arguments/exit.h"

@@ -1,4 +1,4 @@
-// GPU kernels compiled ahead of time.
+// Compiles GPU kernels ahead of time.
 #include <algorithm>
 #include <iostream>
 

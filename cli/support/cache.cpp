@@ -94,7 +94,7 @@ void slope(CacheSketch& s) { s.attention.alibi_slopes = s.contiguous_of(DType::f
 void sink(CacheSketch& s) {
   s.attention.sink = contiguous(s.memory.next(DType::f32, s.question.heads), DType::f32, s.question.heads);
 }
-// In memory [entries, tokens, heads, dim].
+// Gives the caches the memory order [entries, tokens, heads, dim].
 void interleave_heads(CacheSketch& s) {
   for (Tensor* t : {&s.cache.k, &s.cache.v}) t->stride = {t->stride[0], t->shape[3], t->shape[1] * t->shape[3], 1};
 }

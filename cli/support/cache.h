@@ -21,9 +21,9 @@ struct CacheQuestion {
   int64_t dim = 128;
   std::optional<int64_t> dim_v{};  // default: dim
   int64_t heads = 32, heads_k = 8;
-  int64_t room = kSupportLength;               // of an entry, in tokens
+  int64_t room = kSupportLength;               // tokens per entry
   int64_t page_size = 0;                       // not 0: the cache is paged, with a block table
-  std::function<void(CacheSketch&)> change{};  // what else is different
+  std::function<void(CacheSketch&)> change{};  // makes further changes
 };
 
 // The problem without memory for keys and values. Lengths and block tables exist, because the CPU backend reads them.

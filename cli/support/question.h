@@ -25,9 +25,9 @@ struct Question {
 struct Answer {
   bool served = false;
   std::string tiles{};     // "64 x 128": queries by keys
-  std::string options{};   // that the kernel was compiled for
-  std::string reason{};    // of a refusal
-  bool by_tma = false;     // over a cache on Hopper: the kernel that loads keys by TMA
+  std::string options{};   // options that the kernel was compiled for
+  std::string reason{};    // why the library rejects the problem
+  bool boxes = false;      // over a cache on Hopper: the kernel that loads by TMA
   std::string not_sm90{};  // why the families of sm_90a reject it
 };
 

@@ -11,7 +11,7 @@ namespace {
 
 using Cells = std::vector<std::string>;
 
-// One beyond the largest head size of the kernels, which is 256, or 576 over a cache.
+// Head sizes up to these limits are asked about: beyond the largest of the kernels, which is 256, or 576 over a cache.
 constexpr int64_t kLargestAsked = 320, kLargestOfCache = 640;
 
 // One row for each run of sizes in `dims` with the same answers everywhere.
@@ -29,7 +29,7 @@ void add_ranges(Table& table, const std::vector<int64_t>& dims, const std::strin
   }
 }
 
-// Whether rows consist of 16-byte vectors.
+// The head sizes of this type up to `largest` whose rows consist of 16-byte vectors, or those whose rows do not.
 std::vector<int64_t> dims_of(DType type, bool vectors, int64_t largest) {
   std::vector<int64_t> dims;
   for (int64_t dim = 1; dim <= largest; ++dim)

@@ -1,4 +1,5 @@
-// Which kernel computes what where. The library itself answers for every cell, so the tables cannot be wrong.
+// Prints which kernel computes what, on which device. The library itself answers for every cell, so the tables cannot
+// be wrong.
 #include <functional>
 #include <iostream>
 

@@ -8,13 +8,13 @@ namespace cuflash::cli {
 
 class Progress {
  public:
-  // elsewhere: how often a line is printed if the output is not a terminal.
+  // A line is printed every `elsewhere` seconds if the output is not a terminal.
   explicit Progress(std::chrono::seconds elsewhere = std::chrono::seconds(5));
   ~Progress() { clear(); }
   Progress(const Progress&) = delete;
   Progress& operator=(const Progress&) = delete;
 
-  // One of many states; most of them are not shown.
+  // Notes one of many states, most of which are not shown.
   void show(const std::string& line);
   // Announces a step that may take long. Only a terminal shows it.
   void announce(const std::string& line);

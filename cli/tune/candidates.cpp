@@ -59,8 +59,7 @@ std::vector<Candidate> near_plan(const Problem& problem, const Plan& plan, const
   return all.sorted();
 }
 
-// Tiles are those of a plan that does not split keys; how the CTAs of a call share its work does not depend on the
-// choice.
+// The plan does not split keys: a choice decides about tiles, not about how the CTAs of a call share its work.
 cuda::ForwardPlan forward_plan(const BenchPoint& p, const TuneTarget& target, const Choice* choice) {
   return cuda::plan_forward(cuda::forward_of(typical_of(p)), target.arch, cuda::kernel_preference(), choice,
                             {.has_workspace = false});
@@ -73,8 +72,8 @@ cuda::KvPlan cache_plan(const BenchPoint& p, const TuneTarget& target, const Cho
   return cuda::plan_kv(cache_problem(p), target.arch, target.num_sms, cuda::kernel_preference(), choice);
 }
 
-// No second-level cache holds more scratch of one thread than this.
-constexpr size_t kMaxScratch = size_t{4} << 20;
+// An upper limit of the scratch of one thread that a second-level cache can hold.
+constexpr size_t kMostScratch = size_t{4} << 20;
 
 struct CpuTile {
   cpu::TileShape shape;
@@ -91,7 +90,7 @@ CpuTile cpu_tile(const BenchPoint& p, const Choice& choice) {
   return {cpu::tile_for(problem, alone.num_threads), cpu::forward_workspace_size(problem, alone)};
 }
 
-// Tiles that become equal, because the lengths are shorter or the tasks few, count once.
+// Tiles that become equal because lengths are short or tasks few count once.
 std::vector<Candidate> cpu_candidates(const BenchPoint& p) {
   if (p.direction == kDecode || (p.direction == kForward && cpu::takes_decode(cuda::forward_of(typical_of(p)))))
     return {};

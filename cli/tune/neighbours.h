@@ -8,7 +8,7 @@
 
 namespace cuflash::cli {
 
-// "" where a config can be tried.
+// Why a config cannot be tried; "" if it can.
 std::string reason_of(const cuda::Limits& limits);
 
 // Collects configs. Configs whose shape no kernel supports are skipped. Of alternatives, which differ in the number of
@@ -30,14 +30,14 @@ class Collection {
       if (candidate.limits.fault == cuda::Fault::shape) continue;
       candidate.rejected = reason_of(candidate.limits);
       if (candidate.rejected.empty()) return add(std::move(candidate));
-      refused = std::move(candidate);  // the smallest of them
+      refused = std::move(candidate);  // the last alternative, which is the smallest
     }
     if (!refused.choice.family.empty()) add(std::move(refused));
   }
 
-  void add(Candidate candidate);  // once
+  void add(Candidate candidate);  // ignores repeated candidates
 
-  // The built-in one, which was added first, and the others by how many members differ from it.
+  // The built-in candidate, which was added first, then the others by how many members differ from it.
   std::vector<Candidate> sorted();
 
  private:
@@ -45,13 +45,13 @@ class Collection {
   std::vector<Candidate> all_;
 };
 
-// The configs that the plan's family names in place of its own.
+// Adds the configs that the plan's family proposes as alternatives to the plan's own.
 template <class Problem, class Plan>
 void add_neighbours(Collection& all, const Problem& problem, const Plan& plan, const cuda::Arch& arch) {
   for (const cuda::Alternatives& kernels : plan.family->candidates(problem, plan, arch))
     all.add_first(*plan.family, kernels);
 }
-// Other numbers of splits: how a problem is cut matters more than the tile.
+// Adds other numbers of splits, which matter more than the tile.
 void add_splits(Collection& all, const cuda::KvPlan& plan);
 
 }  // namespace cuflash::cli

@@ -12,8 +12,8 @@ int option_set(const std::string& flag, const std::string& text);
 // "softcap,alibi", or "none".
 std::string option_set_text(int options);
 
-// Every option alone, and the usual pairs. Sinks are not among them: they take no part in the loop over the keys, so
-// the built-in tables do not distinguish them.
+// Every option alone, and the usual pairs, without sinks: a sink plays no part in the loop over the keys, so the
+// built-in tables do not distinguish it.
 std::vector<int> usual_option_sets();
 
 }  // namespace cuflash::cli

@@ -20,7 +20,7 @@ std::string utc_date() {
   return {text.data(), std::strftime(text.data(), text.size(), "%Y-%m-%d", &parts)};
 }
 
-// Printable, and without the quotes around it.
+// The text with spaces in place of quotation marks and unprintable characters.
 std::string one_line(std::string text) {
   for (char& c : text)
     if (c < ' ' || c > '~' || c == '"') c = ' ';

@@ -1,4 +1,4 @@
-// The times of `cuflash tune` as a file, from which tools/tile_tables.py makes built-in tables.
+// Writes the times of `cuflash tune` as a file, from which tools/tile_tables.py makes built-in tables.
 #pragma once
 
 #include <string>
@@ -8,8 +8,8 @@
 
 namespace cuflash::cli {
 
-// Lines of comments with the command, the device, the version, the hash of the kernels' sources and the date; then CSV with
-// one row per candidate.
+// The file begins with comment lines: command, device, version, hash of the kernels' sources and date. CSV with one row
+// per candidate follows.
 std::string tune_csv(const std::vector<TuneOutcome>& outcomes, const std::string& command, const std::string& device);
 
 }  // namespace cuflash::cli

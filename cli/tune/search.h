@@ -1,4 +1,4 @@
-// The search of `cuflash tune`: the candidates of one problem after the other, within a time budget.
+// The search of `cuflash tune`, which takes the candidates of one problem after the other, within a time budget.
 #pragma once
 
 #include <chrono>
@@ -14,7 +14,7 @@ namespace cuflash::cli {
 
 struct CandidateTime {
   tuned::Choice choice;
-  double ms = 0;        // 0: it was not timed
+  double ms = 0;        // 0: not timed
   std::string verdict;  // "built in", "final", "first look", "left", or why it was not timed
 };
 
@@ -24,12 +24,12 @@ struct TuneOutcome {
   tuned::Choice built_in, best;
   double built_in_ms = 0, best_ms = 0;  // medians; the best has the smallest ratio to the built-in
   bool won = false;                     // the best is not the built-in choice
-  std::vector<CandidateTime> times;     // of all candidates
+  std::vector<CandidateTime> times;     // one for each candidate
 };
 
 class TuneSearch {
  public:
-  // seconds: for all problems.
+  // `seconds` is the budget for all problems.
   TuneSearch(const TuneTarget& target, double seconds, int32_t threads, const AskedToEnd& asked_to_end);
 
   bool out_of_time() const;
@@ -40,8 +40,8 @@ class TuneSearch {
   // the time; the remaining kernels are compiled with their problem.
   void compile_ahead(const std::vector<BenchPoint>& points, const Report& report);
 
-  // share: of the remaining time. Notes name the candidates whose results are wrong. Throws if those of the built-in choice
-  // are wrong, and Interrupted after a signal.
+  // Takes this share of the remaining time. Notes name the candidates whose results are wrong. Throws if the built-in
+  // choice gives wrong results, and throws Interrupted after a signal.
   TuneOutcome search(const BenchPoint& point, std::vector<Candidate> candidates, double share, const Report& report,
                      std::vector<std::string>& notes);
 

@@ -33,7 +33,8 @@ using Clock = std::chrono::steady_clock;
 // The plan's own config is not forced: it need not obey the rules for tuned choices.
 tuned::Choice forced_by(const Candidate& candidate) { return candidate.built_in ? tuned::Choice{} : candidate.choice; }
 
-// Relative to the norm: results of one type that were summed in another order differ by less than half of that.
+// Largest difference relative to the norm; results of one type that differ only in the order of sums are within half of
+// it.
 double largest_difference(DType type) { return size_of(type) > 2 ? 1e-4 : 2e-2; }
 
 double difference(const std::vector<float>& a, const std::vector<float>& b) {
@@ -63,7 +64,7 @@ check::Case case_of(const BenchPoint& p, const Candidate& candidate) {
   if ((p.options & tuned::kAlibi) != 0) c.alibi_rank = 1;
   if ((p.options & tuned::kDropout) != 0) c.dropout_p = 0.1, c.dropout_seed = 1;
   c.sink = (p.options & tuned::kSinks) != 0;
-  // Rows of whole vectors, as those of the problem.
+  // Rows of bias and mask consist of whole vectors, as in the problem.
   if ((p.options & (tuned::kBias | tuned::kMaskTensor)) != 0) c.len_k = std::min(p.len_k, (c.len_k + 15) / 16 * 16);
   if ((p.options & tuned::kBias) != 0) c.bias.emplace(), c.bias_dtype = c.dtype;
   if ((p.options & tuned::kMaskTensor) != 0) c.mask.emplace(), c.mask_eighths = 7;
@@ -122,7 +123,7 @@ CompileResult compile_one(const cuda::Program& program) {
 
 void compile(const std::vector<cuda::Program>& programs, Compiled& compiled, const GoOn& go_on) {
   std::set<std::string> seen;
-  std::vector<const cuda::Program*> missing;  // in the order of their problems, of which the last may have to wait
+  std::vector<const cuda::Program*> missing;  // in the order of problems: the last ones may have to wait
   for (const cuda::Program& program : programs)
     if (!compiled.contains(program.name) && seen.insert(program.name).second) missing.push_back(&program);
   std::vector<std::optional<CompileResult>> results(missing.size());

@@ -22,7 +22,7 @@ struct CompileResult {
 using Compiled = std::map<std::string, CompileResult>;
 
 // Compiles the missing kernels on every core and leaves them in the disk cache. Needs no GPU.
-using GoOn = std::function<bool(size_t begun, size_t all)>;  // called by one thread, before each of its kernels
+using GoOn = std::function<bool(size_t begun, size_t all)>;  // one thread calls it before each of its kernels
 void compile(const std::vector<cuda::Program>& programs, Compiled& compiled, const GoOn& go_on);
 // The kernel of a candidate.
 cuda::Program program_of(const Candidate& candidate, const BenchPoint& point, const TuneTarget& target);
@@ -38,7 +38,7 @@ class Trial {
   Trial(const Trial&) = delete;
   Trial& operator=(const Trial&) = delete;
 
-  // "", or what is wrong with a candidate's results: a part of the problem is compared with the oracle, which could not
+  // What is wrong with a candidate's results, or "". A part of the problem is compared with the oracle, which could not
   // compute all of it, and the whole with the results of the built-in choice.
   std::string fault(const Candidate& candidate);
 

@@ -3,7 +3,8 @@
 
 namespace cuflash::files {
 
-// Magic, version 1.0, the header's length and the header, padded so that the data begins at a multiple of 64.
+// The start is magic, version 1.0, length of the header, and the header, padded so that the data begins at a multiple
+// of 64.
 std::string npy_start(const Array& array) {
   constexpr size_t kBefore = 10, kAlignment = 64;
   std::string text = npy_header_text(array.type, array.shape);

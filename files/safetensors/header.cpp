@@ -92,7 +92,7 @@ void require_size(const SafetensorsTensor& tensor) {
   }
 }
 
-// In the order of the data, each tensor must begin where the previous one ends.
+// Requires that each tensor begins at the end of the previous one, in the order of the data.
 void require_no_gaps(const std::vector<SafetensorsTensor>& tensors) {
   int64_t end = 0;
   for (const SafetensorsTensor& tensor : tensors) {

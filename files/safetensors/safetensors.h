@@ -19,7 +19,7 @@ static_assert(std::endian::native == std::endian::little,
 struct SafetensorsTensor {
   std::string name;
   std::string dtype;                // as the file spells it; may be unknown
-  std::optional<ElementType> type;  // of dtype, if known
+  std::optional<ElementType> type;  // the type named by dtype, if known
   std::vector<int64_t> shape;
   int64_t begin = 0, end = 0;  // offsets into the data
 };

@@ -46,7 +46,7 @@ Array read_tensor(const char* flag, const ArrayPlace& place) {
   return reader.read(*tensor);
 }
 
-// The outputs of one file, under the path of the first.
+// The outputs that go to one file, under the path of the first.
 struct SharedFile {
   std::string path;
   std::vector<size_t> outputs;

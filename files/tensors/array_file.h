@@ -22,8 +22,8 @@ std::string text_of(const ArrayPlace& place);
 // The destination of a flag's output. A tensor without a name is named after the flag: "dq" for --dq.
 ArrayPlace output_place(const char* flag, const std::string& text);
 
-// For a safetensors file without a tensor's name, takes the tensor named after the flag ("grad_out" for --grad-out), or
-// else the only tensor.
+// Reads an array. Without a tensor's name, a safetensors file gives the tensor named after the flag ("grad_out" for
+// --grad-out), or its only tensor.
 Array read_array(const char* flag, const std::string& text);
 
 // Throws FileError if write_arrays could not write these, which a caller wants to know before computing.

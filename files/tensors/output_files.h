@@ -10,7 +10,7 @@ namespace cuflash::files {
 
 struct OutputFile {
   std::string path;
-  std::vector<std::string_view> parts;  // of the content, in order
+  std::vector<std::string_view> parts;  // the content in order
 };
 
 // The path to write to: a link is followed to its target, so that renaming does not replace the link. Throws FileError if

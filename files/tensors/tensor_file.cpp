@@ -11,7 +11,7 @@ namespace cuflash::files {
 
 namespace {
 
-// For the types that attention computes in.
+// The element type in files for a type that attention computes in.
 ElementType element_type_of(DType type) {
   switch (type) {
     case DType::f64: return ElementType::f64;

@@ -10,7 +10,7 @@
 
 namespace cuflash::files {
 
-// How the dimensions of a file become those of the library's tensor.
+// The way in which the dimensions of a file become those of the library's tensor.
 enum class Arrangement {
   plain,         // one to one
   heads_third,   // [B, S, H, D] in the file, [B, H, S, D] for the library

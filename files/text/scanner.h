@@ -24,7 +24,7 @@ class Scanner {
   std::string_view rest_;
 
  private:
-  const char* what_;  // being read, for messages
+  const char* what_;  // names the text being read in messages
 };
 
 }  // namespace cuflash::files

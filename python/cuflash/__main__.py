@@ -29,7 +29,7 @@ TYPES: Tuple[Tuple[str, float, float], ...] = (
 
 
 def problems(rng: Any, kind: str) -> Iterator[Problem]:
-    """Odd sizes, and every option once."""
+    """Problems with odd sizes that use every option once."""
     import numpy as np
 
     yield Problem("plain", 2, 2, 37, 65, {})
@@ -53,7 +53,7 @@ def run_on_cpu(q: Any, k: Any, v: Any, dout: Any, options: Dict[str, Any]) -> Li
 
 
 def run_on_cuda(q: Any, k: Any, v: Any, dout: Any, options: Dict[str, Any]) -> List[Any]:
-    """The same on the current CUDA device, with PyTorch tensors."""
+    """out, lse and the gradients, computed on the current CUDA device with PyTorch tensors."""
     import numpy as np
     import torch
 
@@ -66,7 +66,7 @@ def run_on_cuda(q: Any, k: Any, v: Any, dout: Any, options: Dict[str, Any]) -> L
     options = {name: there(x, name in ("bias", "sink")) for name, x in options.items()}
     out, lse = cuflash.attention(*inputs, return_lse=True, **options)
     wanted = inputs + [options[name] for name in ("bias", "sink") if name in options]
-    # In this thread: one of autograd's threads that still releases Python objects at exit would abort the process.
+    # Backward runs in this thread, because an autograd thread that releases Python objects at exit aborts the process.
     with torch.autograd.set_multithreading_enabled(False):
         gradients = torch.autograd.grad(out, wanted, there(dout))
     return [x.detach().cpu().numpy() for x in (out, lse, *gradients)]

@@ -23,7 +23,7 @@ class Gradients(NamedTuple):
 
 
 class MaskSummary:
-    """What summarize_mask made of a mask; attention takes it as `mask`.
+    """The summary of a mask, made by summarize_mask; attention takes it as `mask`.
 
     words: an int32 array of the library of the mask, with one bit for each pair of a query and a key.
     shape: of the mask, [B or 1, Hq or 1, Sq or 1, Sk].

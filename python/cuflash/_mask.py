@@ -13,9 +13,9 @@ from ._values import count
 def summarize_mask(mask: Array, *, num_threads: int = 0) -> MaskSummary:
     """The summary of a mask: a bit for each pair, and which blocks of it are hidden or visible as a whole.
 
-    Attention with a mask skips what the mask hides, for which every call reads all of it first. Calls that are given
-    the summary instead do not: make it once where layers, or steps, share a mask. Later changes of the mask do not
-    change its summary.
+    Attention with a mask skips what the mask hides, but every call first reads the whole mask. A call that gets the
+    summary instead does not, so make it once if layers or steps share a mask. Later changes of the mask do not change
+    its summary.
 
     Args:
         mask: bool, [..., Sk] with up to four dimensions that broadcast to [B, Hq, Sq, Sk], of NumPy, CuPy or PyTorch.
@@ -36,7 +36,7 @@ def summarize_mask(mask: Array, *, num_threads: int = 0) -> MaskSummary:
 
 
 def _shape(mask: Array, strides: Any) -> Tuple[int, int, int, int]:
-    """1 where the mask repeats."""
+    """The shape of the mask, with 1 for every dimension along which it repeats."""
     batch, heads, rows = (min(1, n) if stride == 0 else n for n, stride in zip(mask.shape[:3], strides))
     return batch, heads, rows, mask.shape[3]
 
@@ -68,7 +68,7 @@ def _of_numpy(mask: Any, num_threads: int) -> MaskSummary:
 
 
 def _aligned_words(xp: Any, shape: Tuple[int, ...]) -> Array:
-    """NumPy aligns memory to 16 bytes, and the words are read in pieces of 64."""
+    """Memory for words, aligned to the 64 bytes in which the library reads them; NumPy only aligns to 16."""
     if xp is not sys.modules.get("numpy"):
         return xp.empty(shape, xp.int32)
     size = int(xp.prod(shape))

@@ -13,7 +13,7 @@ from ._values import flag, shown
 
 
 class Device(NamedTuple):
-    """Where a call runs."""
+    """The device of a call."""
 
     xp: Any  # the module that creates arrays: numpy or cupy
     stream: int
@@ -151,7 +151,7 @@ class Call:
         return Gradients(*(None if x is None else self.xp.empty(x.shape, x.dtype) for x in shapes))
 
     def as_bias(self, dbias: Array) -> Array:
-        """The gradient in the shape of the given bias; a single column for all keys gets the sum of theirs."""
+        """The gradient in the shape of the given bias; a bias with one column for all keys gets the sum over keys."""
         if self.given_bias.shape[-1] != dbias.shape[-1]:
             dbias = dbias.astype(self.xp.float64).sum(axis=-1, keepdims=True).astype(dbias.dtype)
         return dbias.reshape(self.given_bias.shape)

@@ -20,7 +20,7 @@ def _optional(xp: Any, array: Optional[Array], name: str) -> Optional[Array]:
     return None if array is None else readable(xp, array, name)
 
 
-# How each array but cache_seqlens is converted.
+# The conversion of each array other than cache_seqlens.
 _CONVERSIONS = {
     "block_table": lambda xp, table, name: integers(xp, table, name, "pages"),
     "cache_batch_idx": lengths_of,

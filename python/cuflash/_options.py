@@ -14,7 +14,7 @@ from ._values import layout as layout_named
 
 
 class Kind(NamedTuple):
-    """What an option's values are."""
+    """The type of an option's values."""
 
     check: Callable[[Any, str], Any]  # (the caller's value, the option's name) -> the value that `_core` takes
     stub: str  # the type in _core.pyi
@@ -56,18 +56,19 @@ OPTIONS: Tuple[Option, ...] = (
     Option("max_seqlen_q", COUNT, 0),
     Option("max_seqlen_k", COUNT, 0),
 )
-"""Everything of attention that is not an array and changes the result."""
+"""The options of attention that change the result and are not arrays."""
 
 EXECUTION: Tuple[Option, ...] = (Option("num_threads", THREADS, 0), Option("deterministic", FLAG, False))
-"""How attention runs."""
+"""The options that say how attention runs; they do not change what it computes."""
 
 PACKED_ONLY = ("layout", "cu_seqlens_q", "cu_seqlens_k", "max_seqlen_q", "max_seqlen_k")
-"""For packed sequences and other layouts, which only PyTorch and JAX offer: cuflash.attention has none of these."""
+"""Options for packed sequences and other layouts, which the PyTorch and JAX functions have and cuflash.attention
+lacks."""
 
 CACHE_ARRAYS: Tuple[str, ...] = ("cache_seqlens", "block_table", "cache_batch_idx", "cache_leftpad", "cu_seqlens_new",
                                  "seqlens_new", "rotary_cos", "rotary_sin", "alibi_slopes", "sink", "cu_seqlens_q",
                                  "seqlens_q")
-"""Arrays of attention_with_cache beside q, the caches and what is appended; all but cache_seqlens are optional."""
+"""The arrays of attention_with_cache besides q, k, v and the caches; all but cache_seqlens are optional."""
 
 CACHE_OPTIONS: Tuple[Option, ...] = (
     Option("layout", LAYOUT, "bhsd"),
@@ -100,7 +101,7 @@ def keywords(arrays: Sequence[str], options: Sequence[Option]) -> Dict[str, Any]
 
 
 class _Check(NamedTuple):
-    """How to check an option. Most options of a call have their defaults, which need no call of a function."""
+    """The check of an option. A default value skips the check, because most options of a call have their defaults."""
 
     default: Any
     type_of_default: type
@@ -114,8 +115,8 @@ def _check_of(option: Option) -> _Check:
 
 
 def checker(options: Sequence[Option]) -> Callable[[Mapping[str, Any]], Dict[str, Any]]:
-    """A function of the arguments that a caller gave, by name. It returns the values of these options as `_core` takes
-    them, in its order, with defaults for those that are missing."""
+    """Returns a function that turns a caller's arguments, by name, into the values of these options as `_core` takes
+    them, in its order and with defaults for missing ones."""
     plan = [(option.name, *_check_of(option)) for option in options]
     has_window = any(option.kind is WINDOW_SIDE for option in options)
 

@@ -1,4 +1,4 @@
-"""Which page of a KV cache holds which token: the library's page pool, with named results."""
+"""The library's page pool, which tracks the page of a KV cache that holds each token, with named results."""
 
 from __future__ import annotations
 
@@ -58,17 +58,17 @@ class Trim(NamedTuple):
 
     first_page: int
     pages: int
-    freed_pages: int  # of those, pages that no other sequence holds
+    freed_pages: int  # those of them that no other sequence holds
 
 
 class SequenceState(NamedTuple):
     """Cache index t is position t of the sequence if t < sinks, otherwise position t + dropped."""
 
-    tokens: int  # in the cache: its entry of cache_seqlens
+    tokens: int  # tokens in the cache: its entry of cache_seqlens
     pages: int
     sinks: int  # tokens before the gap that trimming left
     dropped: int  # tokens in the gap
-    position: int  # of the next token: tokens + dropped
+    position: int  # position of the next token: tokens + dropped
 
 
 class PagePoolStats(NamedTuple):
@@ -78,7 +78,7 @@ class PagePoolStats(NamedTuple):
     shared_pages: int  # held by more than one sequence
     table_entries: int  # the sum over all sequences of their pages; equals used_pages if nothing is shared
     sequences: int
-    tokens: int  # of all sequences
+    tokens: int  # the sum over all sequences
     wasted_tokens: int  # rows of used pages that no sequence reads
 
 

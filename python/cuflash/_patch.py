@@ -38,7 +38,8 @@ class TorchPatch:
 
     def __init__(self) -> None:
         self.counts: Dict[str, int] = {}
-        """How many calls went to "cuflash" and to "torch: <reason>". Calls inside torch.compile are not counted."""
+        """The number of calls that went to "cuflash" and to "torch: <reason>". Calls inside torch.compile do not
+        count."""
 
     def restore(self) -> None:
         """Ends this patch. Calling it twice is harmless."""

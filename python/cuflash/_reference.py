@@ -15,7 +15,7 @@ Array = np.ndarray
 
 
 class Weights(NamedTuple):
-    """What forward and backward share: [B, Hq, Sq, Sk] each, except lse [B, Hq, Sq]."""
+    """Values that forward and backward share: [B, Hq, Sq, Sk] each, except lse [B, Hq, Sq]."""
 
     p: Array  # softmax, 0 where hidden
     kept: Array  # the dropout factor: 0 or 1 / (1 - p)

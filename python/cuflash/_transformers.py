@@ -88,7 +88,7 @@ def attention_forward(module: torch.nn.Module, query: Tensor, key: Tensor, value
         options["bias"] = options["bias"].float()
     if s_aux is not None:
         options["sink"] = s_aux if s_aux.dtype == query.dtype else s_aux.float()
-    # In the layout of the result, which avoids a transposed copy of it.
+    # bshd is the layout of the result, which avoids a transposed copy.
     q, k, v = (tensor.transpose(1, 2) for tensor in (query, key, value))
     if packed is None:
         return attention(q, k, v, layout="bshd", **options), None

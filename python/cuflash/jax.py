@@ -46,9 +46,9 @@ _checked = checker(_ALL_OPTIONS)
 
 @dataclasses.dataclass(frozen=True)
 class _Options:
-    """What is compiled into the program; hashable, so that jit can tell two calls apart."""
+    """The options that are compiled into the program; hashable, so that jit can tell two calls apart."""
 
-    values: tuple[Any, ...]  # of _ALL_OPTIONS
+    values: tuple[Any, ...]  # in the order of _ALL_OPTIONS
     return_lse: bool
 
     @property
@@ -56,7 +56,7 @@ class _Options:
         return self.values[0]
 
     def attributes(self) -> dict[str, Any]:
-        """As the handlers of the extension module read them: f64 and s64 scalars."""
+        """The values as the handlers of the extension module read them: f64 and s64 scalars."""
         found = {}
         for option, value in zip(_ALL_OPTIONS, self.values):
             if option.kind is OPTIONAL_NUMBER:
@@ -104,7 +104,7 @@ def _attention_fwd(options: _Options, primals: dict[str, Any]) -> tuple[Any, Any
     inputs = {name: primal.value for name, primal in primals.items()}
     if "alibi_slopes" in primals and primals["alibi_slopes"].perturbed:
         raise ValueError("alibi_slopes: has no gradient; wrap it in jax.lax.stop_gradient, or pass a bias instead")
-    # The names are the keys of a dict of Nones: a residual may have structure, but no values that are not arrays.
+    # A dict with None for each name carries the names: a residual may have structure, but its values must be arrays.
     wanted = {name: None for name in _DIFFERENTIABLE if name in primals and primals[name].perturbed}
     written = _forward(options, inputs, with_lse=True)
     outputs = written["out"], (written["lse"] if options.return_lse else None)
@@ -191,7 +191,7 @@ def attention(
         cu_seqlens_q, cu_seqlens_k: int32 [B + 1], layout "thd": sequence b is rows cu[b] to cu[b + 1].
         max_seqlen_q, max_seqlen_k: layout "thd" on CUDA: upper bounds of the lengths.
         causal: query i sees keys up to i + Sk - Sq; with top_left up to i.
-        window: (left, right) keys that a query sees beside its own position; -1 is unbounded.
+        window: (left, right): how many keys before and after its own position a query sees; -1 is unbounded.
         scale: default 1/sqrt(D). softcap: 0 is off. Both are compiled in, as are all options that are not arrays.
         dropout_p: the probability of dropping a weight, in [0, 1).
         dropout_seed, dropout_offset: ints in [0, 2**64) that select what is dropped. A function of JAX is pure: dropout

@@ -1,4 +1,4 @@
-// Where the elements of a Python array are. Never a copy; each array library by the fastest protocol it offers.
+// Finds the elements of a Python array without a copy, by the fastest protocol that its library offers.
 #pragma once
 
 #include <cuflash/cuflash.h>
@@ -36,15 +36,15 @@ struct Array {
 
   bool given() const { return rank != 0; }
   bool on_cuda() const { return device.type == dlpack::kCuda; }
-  int64_t bytes() const;  // of all elements, as if contiguous
-  Array view() const;     // the same without the keeper, valid as long as this
+  int64_t bytes() const;  // size of all elements, as if contiguous
+  Array view() const;     // a copy without the keeper, valid as long as this
 };
 
-// name: of the argument, for messages. stream: where CUDA arrays will be used, for libraries that need to know.
-// max_dimensions: 5 for an array that packs several of the library's tensors.
-Array array_of(nb::handle object, const char* name, uintptr_t stream, int32_t max_dimensions = 4);
+// name is the argument's, for messages. stream is where CUDA arrays will be used, for libraries that need to know.
+// most_dimensions: 5 for an array that packs several of the library's tensors.
+Array array_of(nb::handle object, const char* name, uintptr_t stream, int32_t most_dimensions = 4);
 
-// The same for a tensor that PyTorch has just allocated.
+// array_of for a tensor that PyTorch has just allocated.
 Array array_of_new(nb::handle tensor, const char* name);
 
 // The library's name of a type; raises if it has none.

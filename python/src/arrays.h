@@ -13,7 +13,8 @@ namespace cuflash::python {
 
 std::string device_text(dlpack::Device device);
 
-// Which of q, k and v are parts of one array, packed along its third dimension from the end: (q, kv, None) or (qkv, None, None).
+// Whether k and v, or q, k and v, are packed along the third dimension from the end of one array: (q, kv, None) or
+// (qkv, None, None).
 enum class Packing { none, kv, qkv };
 
 Packing packing_of(nb::handle k, nb::handle v);
@@ -32,12 +33,12 @@ class Arrays {
   // layout: "bhsd", "bshd" or "thd". stream: see array_of.
   Arrays(std::string_view layout, uintptr_t stream);
 
-  // Has read this object already. Both outlive this.
+  // Notes that this object is already read. Both arguments must outlive this.
   void know(nb::handle object, const Array& array) { known_[known_count_++] = {object, &array}; }
 
   void input(cuflash_tensor& out, nb::handle object, const char* name);
   void output(cuflash_mutable_tensor& out, nb::handle object, const char* name);
-  // For arrays with rows and heads: q, k, v, out and their gradients.
+  // Takes an array with rows and heads: q, k, v, out or one of their gradients.
   void rows(cuflash_tensor& out, nb::handle object, const char* name);
   void rows(cuflash_mutable_tensor& out, nb::handle object, const char* name);
   // q, k and v of a call whose inputs are packed in this way, or their gradients.

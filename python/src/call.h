@@ -12,7 +12,7 @@
 
 namespace cuflash::python {
 
-// Where and how a call runs.
+// The device, stream and execution options of a call.
 struct Runtime {
   uintptr_t stream;
   nb::handle allocate;  // callable(bytes) -> array: workspace on the device; None: from the library's pool
@@ -49,13 +49,13 @@ struct Options : Runtime {
 
 void forward(const ForwardArrays& arrays, const Options& options);
 void backward(const BackwardArrays& arrays, const Options& options);
-// The same with arrays that may know some of them already, and a function of the caller's for the workspace.
+// forward with Arrays that may have read some of the arrays already, and with the caller's function for the workspace.
 void forward(Arrays& known, const ForwardArrays& arrays, const Options& options, const Allocate& allocate);
 void backward(Arrays& known, const BackwardArrays& arrays, const Options& options, const Allocate& allocate);
 std::string explain_forward(const ForwardArrays& arrays, const Options& options);
 std::string explain_backward(const BackwardArrays& arrays, const Options& options);
 
-// Under the names of flash_attn: k and v are the rows to append.
+// The arrays of a call over a KV cache. As in flash_attn, k and v are the rows to append.
 struct CacheArrays {
   CUFLASH_CACHE_CALL_ARRAYS(CUFLASH_HANDLE)
   CUFLASH_CACHE_ARRAYS(CUFLASH_HANDLE, CUFLASH_HANDLE)

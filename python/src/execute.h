@@ -20,10 +20,10 @@ inline cuflash_execution execution_of(const Arrays& arrays, const Runtime& runti
   return e;
 }
 
-// By runtime.allocate; raises unless it returns this many bytes on the device.
+// Allocates by runtime.allocate; raises unless that returns this many bytes on the device.
 Workspace allocate_by(const Runtime& runtime, size_t bytes, dlpack::Device device);
 
-// What the library's calls get as allocate_context.
+// The allocate_context of the library's calls.
 struct Allocation {
   Allocate allocate;
   Workspace workspace{};  // held until the call has launched its kernels: another thread may get the memory afterwards

@@ -7,12 +7,12 @@ namespace cuflash::python {
 namespace {
 
 int64_t spans_of(int64_t keys) { return (keys + kMaskSpan - 1) / kMaskSpan; }
-// As many rows of bits as all words of the summary fill.
+// The number of rows of bits that all words of the summary fill.
 int64_t stored_rows(int64_t rows) {
   const int64_t words = (rows + kMaskBlock - 1) / kMaskBlock * kMaskPlanes;  // of blocks, for every span
   return rows + (words + kMaskSpanWords - 1) / kMaskSpanWords;
 }
-// The inverse.
+// The inverse of stored_rows.
 int64_t mask_rows(int64_t stored) {
   int64_t rows = stored * 85 / 86;
   while (rows > 0 && stored_rows(rows) > stored) --rows;

@@ -12,12 +12,12 @@ struct SummaryArrays {
   uintptr_t stream;
   int32_t num_threads;
 };
-// words: of the shape that summary_shape says.
+// words must have the shape that summary_shape returns.
 void summarize_mask(const SummaryArrays& arrays);
-// rows and keys: of the mask.
+// The shape of the words for a mask of these dimensions.
 nb::tuple summary_shape(int64_t batch, int64_t heads, int64_t rows, int64_t keys);
 
-// Moves a mask that is a summary to its place. keys: of the call.
+// If the mask is a summary, moves it to the summary's fields. keys is the number of keys of the call.
 void take_summary(cuflash_attention& a, int64_t keys);
 
 }  // namespace cuflash::python

@@ -37,7 +37,7 @@
   SAME(int64_t, max_seqlen_q, {})               \
   SAME(int64_t, max_seqlen_k, {})
 
-// The arrays of a call over a KV cache beside those of CUFLASH_CACHE_CALL_ARRAYS. CACHE(name, member): a member of
+// The arrays of a call over a KV cache that CUFLASH_CACHE_CALL_ARRAYS lacks. CACHE(name, member): a member of
 // cuflash_cache_tensors. ATTENTION(name, member): a member of cuflash_attention.
 #define CUFLASH_CACHE_ARRAYS(CACHE, ATTENTION) \
   CACHE(cache_seqlens, seqlens)                \
@@ -67,6 +67,6 @@
   CACHE(bool, rotary_one_position, {})                  \
   CACHE(int32_t, num_splits, {})
 
-// For entries that a list is not expanded for, and to count them.
+// Expands to nothing: skips entries of a list, or counts them.
 #define CUFLASH_NOTHING(...)
 #define CUFLASH_COUNT(...) +1

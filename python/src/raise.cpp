@@ -49,7 +49,7 @@ bool is_one_of(std::string_view word, std::initializer_list<std::string_view> wo
   return std::find(words.begin(), words.end(), word) != words.end();
 }
 
-// Whether the array has heads and rows, whose order depends on the layout. That of a bias, a mask and lse does not.
+// Whether the array has heads and rows in the order of the layout. The order of a bias, a mask and lse is fixed.
 bool has_rows(std::string_view name) {
   return is_one_of(name, {"q", "k", "v", "o", "dout", "dq", "dk", "dv", "k_new", "v_new", "o_a", "o_b"});
 }

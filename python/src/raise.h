@@ -15,7 +15,7 @@ enum class Words { attention, cache };
 struct Wording {
   std::string_view layout;  // the caller's order of dimensions, which the message uses
   Words words = Words::attention;
-  Packing packing = Packing::none;  // of q, k and v: a message says which array they are a part of
+  Packing packing = Packing::none;  // packing of q, k and v: a message names the array that contains them
 };
 
 // Raises the exception of this status; the message uses Python's names and the caller's order of dimensions.

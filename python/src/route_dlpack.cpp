@@ -47,7 +47,7 @@ Array adopt(dlpack::ManagedTensor* managed, const char* name) {
   return array;
 }
 
-// Only GPU memory takes a stream; DLPack has its own number for the default one.
+// DLPack takes a stream only for GPU memory, and has its own number for the default stream.
 nb::object capsule_of(nb::handle object, uintptr_t stream) {
   const bool on_cuda = nb::cast<int>(nb::object(object.attr("__dlpack_device__")())[0]) == dlpack::kCuda;
   nb::dict arguments;

@@ -46,7 +46,7 @@ struct Rows {
   Array array;
 };
 
-// What PyTorch offers, looked up once by cuflash/_torch/call.py.
+// PyTorch's types and functions, looked up once by cuflash/_torch/call.py.
 struct Torch {
   nb::object tensor, parameter;        // the types
   nb::object f16, bf16, f32, f64, u8;  // the dtypes
@@ -120,7 +120,7 @@ class Inputs {
     if (empty_.is_valid()) return empty_(shape, strides, dtype);
     return q.tensor.attr(torch_.new_empty_strided)(shape, strides, nb::arg("dtype") = dtype);
   }
-  // Where PyTorch itself has to allocate: it fills such memory if it is set to fill uninitialized memory.
+  // Allocates through PyTorch's public function, which fills the memory if PyTorch is set to fill uninitialized memory.
   nb::object new_empty(const nb::object& shape, nb::handle dtype) const {
     return q.tensor.attr(torch_.new_empty)(shape, nb::arg("dtype") = dtype);
   }
@@ -129,7 +129,7 @@ class Inputs {
     Array array = array_of_new(owner, "workspace");
     return {std::move(owner), std::move(array)};
   }
-  // The results of this call are never read before they are written, so that nothing need be known about their storage.
+  // Results are never read before they are written, so their storage needs no check.
   void know_new(Rows& rows, nb::object tensor, const char* name) {
     if (tensor.is_none()) return;
     rows.tensor = std::move(tensor);
@@ -182,7 +182,7 @@ void Inputs::set_runtime(const nb::tuple& execution) {
   options.deterministic = nb::cast<bool>(item(execution, 1));
 }
 
-// Without asking the tensor, where its elements are of a type that has gradients.
+// The dtype of a tensor; for types that have gradients, without asking the tensor.
 nb::object torch_dtype(const Torch& torch, const Rows& rows) {
   const ElementType type = rows.array.type;
   if (type.code == dlpack::kBfloat && type.bits == 16) return torch.bf16;
@@ -198,7 +198,7 @@ struct Results {
   nb::object out, lse = nb::none();
 };
 
-// As call.py's new_results, which says why.
+// The same as new_results in call.py, which gives the reasons.
 Results new_results(const Torch& torch, const Inputs& in, bool want_lse) {
   const Array& q = in.q.array;
   const bool packed_qkv = in.packing == Packing::qkv;
@@ -234,7 +234,8 @@ Results new_results(const Torch& torch, const Inputs& in, bool want_lse) {
   return results;
 }
 
-// As call.py's new_gradients. Gradients of the usual call have one shape, which is made a tuple of numbers once.
+// The same as new_gradients in call.py. Gradients of a usual call have one shape, which becomes a tuple of numbers
+// once.
 class GradientAllocation {
  public:
   GradientAllocation(const Torch& torch, const Inputs& in) : torch_(torch), in_(in) {}
@@ -296,7 +297,7 @@ void differentiate(const Torch& torch, Inputs& in, nb::handle out, nb::handle ls
   if (wanted[0]) in.know_new(dq, allocation.like(in.q), "dq");
   if (wanted[1]) in.know_new(dk, allocation.like(in.k), "dk");
   if (wanted[2]) in.know_new(dv, allocation.like(in.v), "dv");
-  // Read as bias is, whose strides decide what is summed: without elements they may be others than those of a new tensor.
+  // dbias is read like bias, whose strides decide over which dimensions to sum; an empty tensor may have other strides.
   if (wanted[3]) in.read(dbias, torch.new_like(in.options.bias), "dbias", 4);
   if (wanted[4]) in.know_new(dsink, torch.new_like(in.options.sink), "dsink");
   backward(in.arrays,
@@ -315,8 +316,8 @@ nb::object gradients(const Torch& torch, nb::handle q, nb::handle k, nb::handle 
   return nb::make_tuple(g.of[0].tensor, g.of[1].tensor, g.of[2].tensor, g.of[3].tensor, g.of[4].tensor);
 }
 
-// The gradients of a node that autograd.py recorded, in the order of its arguments. None where a call of backward needs
-// what call.py does before or after it.
+// The gradients of a node that autograd.py recorded, in the order of its arguments. None if backward needs the steps of
+// call.py before or after it.
 nb::object gradients_of_node(const Torch& torch, nb::handle node, nb::handle dout, nb::handle dlse) {
   const nb::tuple options = nb::borrow<nb::tuple>(node.attr(torch.options));
   const nb::tuple needed = nb::borrow<nb::tuple>(node.attr(torch.needs_input_grad));
@@ -326,7 +327,7 @@ nb::object gradients_of_node(const Torch& torch, nb::handle node, nb::handle dou
   const nb::tuple values = nb::borrow<nb::tuple>(item(options, 0));
   const bool packed = std::string_view(nb::cast<const char*>(item(values, 0))) == "thd";
   if (packed && !is_true(nb::object(dout.attr(torch.is_cuda)))) return nb::none();
-  // Below this line nothing is left to call.py: activation checkpointing lets a node take its tensors once.
+  // From here on there is no way back to call.py: under activation checkpointing a node can read its tensors only once.
   const nb::tuple saved = nb::borrow<nb::tuple>(node.attr(torch.saved_tensors));
   const nb::object extras =
       has_extras ? nb::steal(PyTuple_GetSlice(saved.ptr(), 5, static_cast<Py_ssize_t>(saved.size()))) : nb::none();
@@ -339,7 +340,7 @@ nb::object gradients_of_node(const Torch& torch, nb::handle node, nb::handle dou
   return nb::make_tuple(g.of[0].tensor, g.of[1].tensor, g.of[2].tensor, nb::none(), nb::none(), g.of[4].tensor);
 }
 
-// Whether this is a number of exactly Python's int in this range.
+// Whether this is an instance of exactly int, not of a subclass, in this range.
 bool is_whole(nb::handle object, int64_t least, int64_t most) {
   if (!PyLong_CheckExact(object.ptr())) return false;
   int overflow = 0;
@@ -367,9 +368,9 @@ bool is_recorded(const Torch& torch, nb::handle q, nb::handle k, nb::handle v) {
   return is_true(nb::object(torch.records_graphs())) && (requires_grad(q) || requires_grad(k) || requires_grad(v));
 }
 
-// A call without dropout and optional arrays in plain eager mode, whose arguments all have the types that they should
-// have: what _torch.run does step by step, in one. None: it has to look closer, or to fail again, with the caller's
-// names of the arguments. apply makes a node of autograd.py's.
+// Makes a call without dropout and optional arrays in plain eager mode, if all arguments have the expected types: one
+// function for all the steps of _torch.run. Returns None if _torch.run has to look closer, or has to fail again with
+// the caller's names of the arguments. apply makes a node of autograd.py.
 nb::object plain_call(const Torch& torch, nb::handle q, nb::handle k, nb::handle v, nb::handle layout, nb::handle scale,
                       nb::handle causal, nb::handle top_left, nb::handle window, nb::handle softcap,
                       nb::handle dropout_p, nb::handle max_seqlen_q, nb::handle max_seqlen_k, nb::handle deterministic,

@@ -1,4 +1,4 @@
-// Calls on PyTorch tensors that allocate their results too: one call from Python in place of a dozen.
+// Calls on PyTorch tensors that also allocate their results: one call from Python instead of a dozen.
 #pragma once
 
 #include <nanobind/nanobind.h>

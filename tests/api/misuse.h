@@ -29,7 +29,7 @@ struct Target {
   cuflash_execution* execution = nullptr;
 
   const Slot* find(const std::string& slot) const;
-  // Moves the tensor to the start of its own memory of `room` bytes, which must stay untouched too.
+  // Moves the tensor to the start of a separate block of `room` bytes, which must also stay untouched.
   std::byte* move(const Slot& slot, size_t room);
 };
 using MakeTarget = std::function<Target()>;
@@ -54,10 +54,10 @@ class Misuse {
   // workspace query and its explanation must all refuse it.
   using Break = std::function<std::optional<Refusal>(Target&)>;
   void everywhere(const std::string& what, const Break& broken);
-  // The same for defects that only the call checks.
+  // Breaks only the call: for defects that the queries do not check.
   void calls(const std::string& what, const Break& broken);
 
-  // Any single case; `failure` comes from why_not_refused.
+  // Adds a single case; `failure` comes from why_not_refused.
   void check(const std::string& name, const std::string& failure);
 
   size_t count() const { return names_.size(); }

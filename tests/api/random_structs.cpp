@@ -140,7 +140,7 @@ void RandomStructs::fill_keys() {
   s_.max_k = s_.len_k;
   if (packed_) {
     set_integers(a.cu_seqlens_k, {s_.batch + 1}, ends(s_.batch, s_.len_k));
-    // Without a bound the lengths would give the bias another shape each time.
+    // A bias needs a bound: without one its shape would follow from the random lengths.
     a.max_seqlen_k = random_.chance(2) ? 0 : s_.max_k = std::max(s_.len_k, extent());
   } else if (s_.batch <= 6 && random_.chance(3)) {
     set_integers(a.seqlens_k, {s_.batch}, lengths(s_.batch, s_.len_k));
@@ -183,7 +183,7 @@ void RandomStructs::fill_backward() {
   set_optional(t.dk, 2, s_.out, rows_shape(s_.heads_k, s_.len_k, s_.dim_qk), output_order());
   set_optional(t.dv, 2, s_.out, rows_shape(s_.heads_k, s_.len_k, s_.dim_v), output_order());
   if (a.bias.rank != 0 && random_.chance(2)) {
-    // As large as bias where it does not repeat.
+    // dbias has the extents of bias, and 1 where bias repeats.
     Shape own(a.bias.shape, a.bias.shape + 4);
     for (size_t d = 0; d < 3; ++d)
       if (own[d] == 1 || a.bias.stride[d] == 0) own[d] = std::min<int64_t>(1, own[d]);

@@ -31,7 +31,7 @@ class Random {
   std::mt19937_64 engine_;
 };
 
-// A struct in memory of its own size or, once grown, of as many bytes as its struct_size may say.
+// A struct in memory of exactly its size or, once grown, of as many bytes as its struct_size may say.
 template <class Struct>
 class Padded {
  public:

@@ -60,7 +60,7 @@ struct Case {
   std::vector<double> ones, results;
 };
 
-// In separate processes, since a permission cannot be revoked.
+// Each test runs in a separate process, since a permission cannot be revoked.
 class SignalStackDeathTest : public testing::Test {
  protected:
   void SetUp() override { GTEST_FLAG_SET(death_test_style, "threadsafe"); }
@@ -93,7 +93,7 @@ TEST_F(SignalStackDeathTest, OfTheCommonSizeIsAcceptedAfterADecodeStepOfBf16) {
   EXPECT_EXIT(exit_after_decode(), testing::ExitedWithCode(0), "");
 }
 
-// With the stack installed first, Linux refuses the tiles, and bf16 is computed without them.
+// If the stack is installed first, Linux refuses the tiles, and bf16 is computed without them.
 [[noreturn]] void exit_after_bf16_with_a_small_stack() {
   if (set_signal_stack(kCommonStack) != 0) ::_exit(1);
   Case c(DType::bf16);
@@ -115,7 +115,7 @@ volatile sig_atomic_t handled = 0;
   Case c(DType::bf16);
   if (!c.runs()) ::_exit(1);
   if (explain(c.attention(), c.outputs()).find("not amx") != std::string::npos) ::_exit(2);
-  // What every program should allocate: the size that the system reports, plus the handler's own needs.
+  // Every program should allocate the size that the system reports, plus what its handler needs.
   if (set_signal_stack(::getauxval(AT_MINSIGSTKSZ) + 16384) != 0) ::_exit(3);
   struct sigaction action {};
   action.sa_handler = [](int) { handled = 1; };

@@ -48,7 +48,9 @@ TEST(Unload, TheSharedLibraryMayBeClosedAndOpenedAgain) {
   EXPECT_EQ(open_call_close(CUFLASH_SHARED_LIBRARY, library_attends), 0);
 }
 
-TEST(Unload, SoMayAPluginWithTheStaticLibraryInside) { EXPECT_EQ(open_call_close(CUFLASH_PLUGIN, plugin_attends), 0); }
+TEST(Unload, APluginWithTheStaticLibraryMayBeClosedAndOpenedAgain) {
+  EXPECT_EQ(open_call_close(CUFLASH_PLUGIN, plugin_attends), 0);
+}
 
 }  // namespace
 }  // namespace cuflash::test

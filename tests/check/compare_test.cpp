@@ -84,7 +84,7 @@ TEST_P(EveryType, CorrectlyRoundedResultsPass) {
                                    Values(count, 1.0039), Values(count, 0)}) {
       for (Quantity quantity : {Quantity::output, Quantity::gradient}) {
         const Values result = rounded(GetParam(), expected);
-        // Even if the naive evaluation was exact by luck.
+        // The result passes even if the naive evaluation was exact by luck.
         EXPECT_EQ(disagreement("o", quantity, GetParam(), GetParam(), result, expected, expected), "") << count;
         EXPECT_EQ(disagreement("o", quantity, GetParam(), GetParam(), result, expected, result), "") << count;
       }
@@ -196,7 +196,7 @@ TEST(Compare, AnErrorThatIsLargeEverywhereIsCaught) {
   EXPECT_EQ(text.find("o: RMS error"), 0u) << text;
 }
 
-// As far from the oracle as the naive result, but in another direction.
+// The planted result is as far from the oracle as the naive one, but in another direction.
 TEST(Compare, AWrongDirectionIsCaught) {
   const Values expected = normal_values(2000), error = normal_values(2001);
   Values actual = expected;

@@ -79,7 +79,7 @@ TEST(CacheOracle, KeysOfPages) {
 }
 
 // A page that no query sees is not looked up: its table entry is invalid.
-TEST(CacheOracle, PagesThatNobodySees) {
+TEST(CacheOracle, PagesThatNoQuerySees) {
   Small s;
   s.rows = {3, 7};
   s.table = {2, 1 << 30, -1, 0};
@@ -189,9 +189,9 @@ TEST(CacheOracle, NoiseOfRotatedQueries) {
   for (const double x : PlainProblem(s.attention, s.cache).rotary_noise().o) EXPECT_EQ(x, 0);
 }
 
-// A rotated element that is 1 or 1 + 2^-7 makes the score of a large key -16 or 0: capped, -0.5 or 0. The slope at -16 shows nothing of
-// that.
-TEST(CacheOracle, NoiseOfATurnedQueryReachesAcrossACap) {
+// A rotated element that is 1 or 1 + 2^-7 makes the score of a large key -16 or 0, which is -0.5 or 0 after the cap.
+// The slope of the cap at -16 does not show this difference.
+TEST(CacheOracle, NoiseOfARotatedQueryReachesAcrossACap) {
   const std::vector<uint16_t> q{0x3f80, 0, 0x3f80, 0};                          // bf16: 1, 0, 1, 0
   std::vector<uint16_t> k{0x4500, 0, 0xc501, 0, 0, 0, 0, 0}, v(8), cache_o(4);  // 2048, 0, -2064, 0, and zeros
   const std::vector<int32_t> rows{2};

@@ -165,7 +165,7 @@ TEST_F(Commands, bench_measures_stores_and_compares) {
   EXPECT_EQ(run(dir, "bench --len 3 --seconds 0.001 --compare now.json").code, kExitUsage);
 }
 
-// In f32, which does not use cuBLAS: a real cuBLAS may crash on a fake driver.
+// The test uses f32, which does not need cuBLAS: a real cuBLAS may crash on a fake driver.
 TEST_F(Commands, bench_measures_on_a_gpu) {
   const std::string environment = "LD_LIBRARY_PATH=" CUFLASH_FAKE_GPU_PATH " CUFLASH_CACHE_DIR=cache";
   const Outcome outcome =

@@ -1,4 +1,4 @@
-// What the tool writes to disk and leaves there.
+// Files that the tool writes to disk, and files that it leaves behind.
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -46,14 +46,14 @@ class Files : public Commands {
   }
 };
 
-TEST_F(Files, attend_writes_beside_what_a_killed_process_of_its_number_left) {
+TEST_F(Files, attend_ignores_leftovers_of_a_killed_process_with_its_id) {
   write_inputs();
   const Outcome outcome = run_with_leftovers("attend --q q.npy --k k.npy --v v.npy -o o.npy", "o.npy", "");
   EXPECT_EQ(outcome.code, kExitOk) << outcome.err;
   EXPECT_TRUE(dir.has("o.npy"));
 }
 
-TEST_F(Files, pack_writes_beside_what_a_killed_process_of_its_number_left) {
+TEST_F(Files, pack_ignores_leftovers_of_a_killed_process_with_its_id) {
   const Outcome outcome = run_with_leftovers("pack --arch sm_90a --dtype f32 --dim 64 -o kernels.pack", "kernels.pack",
                                              fake_gpu_environment(dir));
   EXPECT_EQ(outcome.code, kExitOk) << outcome.err;
@@ -146,7 +146,7 @@ TEST_F(Files, two_outputs_are_not_one_npy_file) {
   ::setenv("LD_LIBRARY_PATH", CUFLASH_FAKE_GPU_PATH, 1);
   ::setenv("CUFLASH_CACHE_DIR", dir.file("cache").c_str(), 1);
   ::dup2(::open("/dev/null", O_WRONLY), STDERR_FILENO);
-  // With a sanitizer one architecture takes as long as all of them without.
+  // One architecture takes as long with a sanitizer as all of them without one.
   const char* archs = test::kSanitized ? "sm_80" : "sm_80,sm_86,sm_89,sm_90a,sm_100,sm_120";
   ::execl(tool().c_str(), "cuflash", "pack", "--arch", archs, "-o", "kernels.pack", static_cast<char*>(nullptr));
   ::_exit(3);

@@ -160,12 +160,12 @@ TEST(ArgumentsOfTheProgram, that_are_wrong_are_refused_with_a_way_out) {
   }
 }
 
-// From the outside.
+// The tool as a program.
 
 const char* const kCommands[] = {"demo",   "bench",  "tune",       "info",        "check", "explain", "io",
                                  "memory", "attend", "cache list", "cache clear", "pack",  "support"};
 
-// What a command needs besides the flag under test.
+// The flags that a command needs in addition to the flag under test.
 std::string needed_by(const std::string& command, const std::string& flag) {
   std::string words;
   if (command == "attend")

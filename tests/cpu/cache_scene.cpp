@@ -19,7 +19,7 @@ int64_t elements_of(const std::vector<int64_t>& shape) {
   return std::accumulate(shape.begin(), shape.end(), int64_t{1}, std::multiplies<>());
 }
 
-// As values of the type.
+// The values rounded to the type.
 std::vector<double> rounded(const std::vector<double>& values, DType dtype) {
   std::vector<double> bytes(values.size()), result(values.size());
   const auto count = static_cast<int64_t>(values.size());
@@ -293,7 +293,7 @@ void CacheScene::make_outputs() {
   if (c_.has_lse) cache.lse = lse_.view;
 }
 
-// In the arithmetic of the contract: f32, or f64 for f64, and rounded to the type of q.
+// Rotates in the arithmetic of the contract, f32 or f64 for f64, and rounds to the type of q.
 std::vector<double> CacheScene::rotated(std::vector<double> row, int64_t position) const {
   if (!c_.rotary) return row;
   const auto cos = cos_.row({position, 0}, c_.rotary / 2), sin = sin_.row({position, 0}, c_.rotary / 2);

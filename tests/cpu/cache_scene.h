@@ -20,7 +20,7 @@ struct CacheCase {
   bool packed_q = false, packed_new = false;
   int64_t page_size = 0;  // 0: contiguous
   bool has_entries = false;
-  std::vector<int32_t> len_q{}, rows{}, pad{}, len_new{};  // of each sequence; pad, len_new empty: none
+  std::vector<int32_t> len_q{}, rows{}, pad{}, len_new{};  // by sequence; pad, len_new empty: none
   int64_t room = 0;                                        // rows of an entry, or of the table; at least what is needed
   int64_t window_left = -1, window_right = -1;
   double scale = 0.125, softcap = 0;
@@ -36,7 +36,7 @@ std::string describe(const CacheCase& c);
 struct MirroredTensor {
   DeviceBuffer buffer;
   std::vector<std::byte> host;
-  Tensor view;  // of the device
+  Tensor view;  // in device memory
 
   MirroredTensor() = default;
   // memory_order: the dimensions from the outermost to the innermost. offset: elements before the first one.
@@ -106,7 +106,7 @@ class CacheScene {
   const CacheCase c_;
   int64_t max_q_ = 0, max_new_ = 0, entries_ = 0;
   std::vector<DeviceTensor> ints_;
-  size_t rows_at_ = 0;                        // of these
+  size_t rows_at_ = 0;                        // index in ints_ of the rows before the append
   std::vector<int32_t> entry_of_;             // contiguous
   std::vector<std::vector<int32_t>> pages_;   // paged
   std::vector<int64_t> q_begin_, new_begin_;  // packed

@@ -10,7 +10,7 @@
 namespace cuflash::test {
 namespace {
 
-// On every instruction set.
+// Runs on every instruction set.
 class CacheIsa : public testing::TestWithParam<const char*> {
  protected:
   void SetUp() override { cpu::force_isa(GetParam()); }
@@ -178,8 +178,8 @@ TEST(Cache, PagesBeforeTheWindowAreNotRead) {
   EXPECT_EQ(o, std::vector<float>(o.size(), 3));
 }
 
-// So many heads and keys that a task has several heads of a page, which are one row each. The number of splits depends on
-// that, unless it is given.
+// A task has several heads of a page, one row each, because there are so many heads and keys. The automatic number of
+// splits depends on that.
 TEST_P(CacheIsa, PagesOfSeveralHeadsGiveTheSameBits) {
   for (const DType dtype : {DType::f32, DType::bf16}) {
     CacheSpec s;

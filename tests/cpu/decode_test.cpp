@@ -61,7 +61,7 @@ TEST_P(Decode, EveryHeadSize) {
     }
 }
 
-// Around the largest that products of bf16 take.
+// Head sizes around the largest that products of bf16 support.
 TEST_P(Decode, LargeHeadSizes) {
   for (const DType dtype : {DType::f32, DType::bf16})
     for (const int64_t dim : {257, 512, 575, 576, 577, 700}) {
@@ -81,7 +81,7 @@ TEST_P(Decode, LengthsAroundBlocksAndSplits) {
   }
 }
 
-// So many heads are enough tasks that none is split, and one task goes from block to block. Blocks are shorter if there are
+// There are so many heads that none is split, and one task goes from block to block. Blocks are shorter if there are
 // more rows.
 TEST_P(Decode, SeveralBlocksOfOneTask) {
   for (const DType dtype : {DType::f32, DType::bf16})
@@ -187,7 +187,7 @@ TEST_P(Decode, HiddenKeysAndValuesDoNotExist) {
 }
 
 // The last key is seen by the last query only: its NaN reaches that query and leaves the bits of the others unchanged.
-TEST_P(Decode, AVisibleNanReachesThoseWhoSeeIt) {
+TEST_P(Decode, AVisibleNanReachesTheQueriesThatSeeIt) {
   Inputs in = dense({.heads_q = 3, .heads_k = 1, .len_q = 2, .len_k = 100, .dim = 8, .dim_v = 8});
   in.attention.causal = true;
   const Forward clean = forward(in);

@@ -103,7 +103,7 @@ TEST_P(EveryIsa, SoftmaxKeepsNanOfAnyPayload) {
   }
 }
 
-// In one pass or in two, weights round to the same bf16 or its neighbour.
+// One pass and two passes round a weight to the same bf16 number or to neighbours.
 TEST_P(EveryIsa, SoftmaxToRightEqualsItsTwoParts) {
   if (!has_bf16_kernels() || !kernels<float, Bf16>().softmax_to_right)
     GTEST_SKIP() << "this instruction set computes softmax and rounds in two passes";

@@ -78,8 +78,8 @@ void stay_on_two_cpus() {
   sched_setaffinity(0, sizeof two, &two);
 }
 
-// By how many bytes a call raises the peak of its process, thread stacks and allocator included. Each measurement runs in
-// its own process, because a peak never falls.
+// The number of bytes by which a call raises the memory peak of its process, including thread stacks and the allocator.
+// Each measurement runs in a separate process, because a peak never falls.
 template <class Call>
 size_t peak_growth(Call call) {
   int channel[2];
@@ -144,7 +144,7 @@ TEST(ExtraMemory, MeasuredPeakIsLinearInTheLength) {
   expect_linear("measured", sample(4096), sample(16384), 2 * kCountingError);
 }
 
-// What `cuflash memory` reports for a call, and for naive attention.
+// Compares what `cuflash memory` reports with measurements, for a call and for naive attention.
 TEST(ExtraMemory, ProfileIsWhatIsMeasured) {
   if (kSanitized) GTEST_SKIP() << "a sanitizer's own memory hides that of the call";
   constexpr int64_t kLength = 2048;
@@ -160,7 +160,7 @@ TEST(ExtraMemory, ProfileIsWhatIsMeasured) {
     constexpr size_t kThreads = size_t{256} << 10;  // their stacks, and what they allocate
     EXPECT_LE(static_cast<double>(call), profile.workspace + kThreads + kCountingError);
     EXPECT_GE(static_cast<double>(call + kCountingError), profile.workspace / 2);  // a worker may stay idle
-    // In addition to its matrices it has copies of rows, and results in double.
+    // Naive attention also has copies of rows, and results in double.
     EXPECT_GE(static_cast<double>(naive), profile.naive_matrices - slack);
     EXPECT_LE(static_cast<double>(naive), 1.25 * profile.naive_matrices);
     EXPECT_GT(profile.saved(), 0.5);

@@ -66,7 +66,7 @@ TEST(Merge, TwoPartsOfTheKeysAreTheWhole) {
     }
 }
 
-// Exactly: weights are exp of differences, and what is huge or tiny does not overflow.
+// Weights are exp of differences, so that huge or tiny LSE do not overflow.
 TEST(Merge, WeightsAreThoseOfTheLse) {
   for (const double offset : {0.0, 1e4, -1e4, 80.0}) {
     Buffer o_a(bhsd<void>(nullptr, DType::f64, 1, 1, 3, 1)), o_b(o_a.view()), o(o_a.view());
@@ -115,7 +115,7 @@ TEST(Merge, APartWithoutKeysDoesNotExist) {
 }
 
 // A NaN that was computed is not lost.
-TEST(Merge, NanGoesOn) {
+TEST(Merge, NanIsKept) {
   Buffer o_a(bhsd<void>(nullptr, DType::f32, 1, 1, 2, 3)), o_b(o_a.view()), o(o_a.view());
   Buffer lse_a(contiguous<void>(nullptr, DType::f32, 1, 1, 2)), lse_b(lse_a.view()), lse(lse_a.view());
   fill(o_a.view(), 1), fill(o_b.view(), 2), fill(lse_a.view(), 0), fill(lse_b.view(), 0);

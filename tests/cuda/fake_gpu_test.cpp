@@ -69,7 +69,8 @@ void expect_maps(const Sm90ForwardParams& p) {
   if (is_given(p.bias)) expect_map(p.bias, a.bias, a.len_k);
   if (is_given(p.mask)) expect_mask_map(p.mask, a.summary);
 }
-// As many rows as the prepare kernel writes and the others read; a packed tensor has one more tile per sequence.
+// Expects as many rows of statistics as the prepare kernel writes and the others read; a packed tensor has one more
+// tile per sequence.
 void expect_stats(const Sm90BackwardParams& p) {
   FakeTensorMap content;
   std::memcpy(&content, &p.row_stats, sizeof content);
@@ -121,8 +122,8 @@ TEST_F(FakeGpus, RandomProblemsEqualTheOracle) {
       return emulate(params.forward);
     }
     if (runs(launch, "sm90_kv<")) return emulate(forward_of_cache(*static_cast<const Sm90KvParams*>(launch.params)));
-    if (runs(launch, "sm90_tile_list<") || runs(launch, "combine_splits<")) return;  // beside sm90_forward
-    if (runs(launch, "mask_list<")) return;                                          // beside the sm90 kernels
+    if (runs(launch, "sm90_tile_list<") || runs(launch, "combine_splits<")) return;  // helpers of sm90_forward
+    if (runs(launch, "mask_list<")) return;                                          // helper of the sm90 kernels
     if (takes_backward_maps(launch)) return emulate(backward_maps(launch).backward);
     ASSERT_EQ(launch.params_size, sizeof(BackwardParams));
     emulate(*static_cast<const BackwardParams*>(launch.params));
@@ -182,8 +183,8 @@ TEST_F(FakeGpus, OutputsOfOddRowsAreNotStoredByTma) {
   EXPECT_EQ(launches, 1);
 }
 
-// For compute-sanitizer: see check/memory/mirror.h.
-TEST_F(FakeGpus, InAnAllocationOfItsOwnARowEndsWithAVectorOfWhichTheRestIsNaN) {
+// check/memory/mirror.h explains why compute-sanitizer needs this.
+TEST_F(FakeGpus, InASeparateAllocationTheLastVectorOfARowIsPaddedWithNaN) {
   if (!std::getenv("CUFLASH_CHECK_ELEMENTS_ONLY")) GTEST_SKIP() << "CUFLASH_CHECK_ELEMENTS_ONLY is not set";
   constexpr int64_t kRows = 5, kDim = 7, kStride = 16;
   static int launches = 0;

@@ -101,7 +101,7 @@ void pool(Use use) {
 
 std::vector<Message> cache_messages() {
   return {
-      // What does not go with a cache
+      // Arguments that a cache excludes
       {"cache-k", {}, [] { attend([](CacheCall& c) { c.attention.k = c.cache.k; }); }},
       {"cache-mask", {}, [] { attend([](CacheCall& c) { c.attention.mask = c.attention.q; }); }},
       {"cache-dropout", {}, [] { attend([](CacheCall& c) { c.attention.dropout_p = 0.1; }); }},
@@ -138,7 +138,7 @@ std::vector<Message> cache_messages() {
        [] { attend([](CacheCall& c) { c.use_pages(), c.cache.block_table = contiguous(kWrongTable, kBatch, 2); }); }},
       {"cache-page-twice", {}, [] { attend([](CacheCall& c) { c.share_a_page(1, kFiveEach); }); }},
       {"cache-page-read", {}, [] { attend([](CacheCall& c) { c.share_a_page(0, kHeld); }); }},
-      // What is appended
+      // Appended rows
       {"cache-new-v", {}, [] { attend([](CacheCall& c) { c.append(1), c.cache.v_new = {}; }); }},
       {"cache-new-k", {}, [] { attend([](CacheCall& c) { c.append(1), c.cache.k_new = {}; }); }},
       {"cache-new-v-in-k",
@@ -159,7 +159,7 @@ std::vector<Message> cache_messages() {
        }},
       // Splits
       {"cache-splits", {}, [] { attend([](CacheCall& c) { c.cache.num_splits = -1; }); }},
-      // What the kernels do not compute
+      // Problems that the kernels do not compute
       {"cache-large-head",
        {},
        [] {

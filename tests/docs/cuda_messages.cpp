@@ -110,7 +110,7 @@ void wait_in_capture(Call& c) {
 
 std::vector<Message> cuda_messages() {
   return {
-      // What is missing
+      // Missing drivers and compilers
       {"no-driver", {{"LD_LIBRARY_PATH", CUFLASH_NO_DRIVER_DIR}}, ask_for_cuda},
       {"old-driver", with(kFailing, "RECORDING_VERSION", "12020"), ask_for_cuda},
       {"no-gpu", with(kFailing, "RECORDING_INIT", "100"), ask_for_cuda},
@@ -133,7 +133,7 @@ std::vector<Message> cuda_messages() {
          failing().launch_result = 700;
          launch_one();
        }},
-      // Where the memory is
+      // Memory in the wrong place
       {"host-memory", kGpu, ask_for_cuda},
       {"mixed-memory", kGpu, [] { forward([](Call& c) { c.attention.k.data = c.k.data(); }); }},
       {"kernel-name", {}, [] { cuda::kernel_named("sm_90a"); }},
@@ -151,7 +151,7 @@ std::vector<Message> cuda_messages() {
        [] { backward([](Call& c) { c.execution.allocate = [](void*, size_t) -> void* { return nullptr; }; }); }},
       // Lengths
       {"no-bound", kGpu, [] { forward(make_packed); }},
-      // What the kernels do not compute
+      // Problems that the kernels do not compute
       {"large-head", kGpu,
        [] {
          forward([](Call& c) {

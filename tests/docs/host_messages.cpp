@@ -56,7 +56,7 @@ void make_unaddressable(Call& c) {
   c.tensors.dq = c.tensors.dk = c.tensors.dv = {};
 }
 
-// As in a program built against a later header: one more option, which is set.
+// Passes the struct of a program built against a later header, with one more option, which is set.
 void pass_newer_struct() {
   struct {
     cuflash_attention known;

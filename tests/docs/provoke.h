@@ -13,7 +13,7 @@ using Environment = std::vector<std::pair<std::string, std::string>>;
 
 struct Message {
   const char* name;
-  Environment environment;  // of the process that provokes it
+  Environment environment;  // variables of the process that provokes it
   void (*provoke)();        // throws FlashAttentionError
 };
 

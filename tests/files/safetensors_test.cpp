@@ -45,7 +45,7 @@ std::string error_of(Call call) {
   }
   return "";
 }
-// For a file of which tensor x is requested.
+// The message for a file from which tensor x is requested.
 std::string read_error(const std::string& path) {
   return error_of([&] { read_array("--x", path); });
 }
@@ -338,7 +338,7 @@ TEST(Safetensors, no_name_reaches_the_terminal_as_it_is) {
   }
 }
 
-// Which tensor a flag means.
+// The tensor that a flag means.
 TEST(ArrayFile, a_place_is_a_file_or_a_tensor_in_it) {
   const auto expect = [](const char* text, const char* path, const char* name, FileFormat format) {
     const ArrayPlace place = array_place(text);

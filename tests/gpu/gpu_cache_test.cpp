@@ -10,7 +10,7 @@
 namespace cuflash::test {
 namespace {
 
-// Only with CUFLASH_TEST_DEVICE=cuda; without a GPU, device.h skips all of these and says why.
+// These tests run only with CUFLASH_TEST_DEVICE=cuda; without a GPU, device.h skips them and says why.
 class CacheOnGpu : public testing::Test {
   void SetUp() override { ASSERT_TRUE(on_cuda()) << "these run on a GPU: set CUFLASH_TEST_DEVICE=cuda"; }
 };
@@ -57,7 +57,8 @@ CacheCase long_case(int32_t num_splits) {
           .num_splits = num_splits};
 }
 
-// How splits are reduced: by tickets or, if all of their CTAs are co-resident and nothing is appended, through flagged pairs.
+// The reduction of splits: by tickets or, if all of their CTAs are co-resident and nothing is appended, through flagged
+// pairs.
 enum class Reduction { by_tickets, by_exchange };
 struct LongScene : CacheScene {
   explicit LongScene(CacheCase c, Reduction reduction)
@@ -111,7 +112,7 @@ TEST_F(CacheOnGpu, CallsBehindEachOtherAndOnTwoStreamsDoNotDisturbEachOther) {
   }
 }
 
-// What one call leaves behind is garbage to the next.
+// A workspace that an earlier call has used holds garbage for the next call.
 TEST_F(CacheOnGpu, CallsOfAllKindsShareAWorkspace) {
   const Stream stream;
   CacheCase c = long_case(0);
@@ -132,7 +133,7 @@ TEST_F(CacheOnGpu, CallsOfAllKindsShareAWorkspace) {
 }
 
 // Calls in a graph start before the previous one has ended, and wait for it.
-TEST_F(CacheOnGpu, AReplayedGraphReadsTheLengthsOfThen) {
+TEST_F(CacheOnGpu, AReplayedGraphReadsTheLengthsAtReplay) {
   const Stream stream;
   for (const Reduction reduction : {Reduction::by_tickets, Reduction::by_exchange}) {
     CacheCase c = long_case(0);

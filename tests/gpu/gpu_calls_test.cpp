@@ -63,7 +63,7 @@ TEST(Places, AskingForCudaWithHostMemoryIsRefused) {
                CUFLASH_INVALID_ARGUMENT, "q", {"host memory", "device auto"});
 }
 
-TEST(Places, HostTensorsAreComputedOnTheCpuBesideAGpu) {
+TEST(Places, HostTensorsAreComputedOnTheCpuDespiteAGpu) {
   Small s;
   Buffer o(s.in.dout.view());
   const std::string text = explain(s.in.attention, ForwardOutputs{.o = o.view()});

@@ -61,8 +61,8 @@ TEST(KernelsOnGpu, ForwardOfTilesThatAMaskShows) {
   c.mask = check::ScoreLayout{}, c.mask_pattern = check::MaskPattern::blocks, c.mask_eighths = 2;
   check(c, {"sm90_forward", "sm90_mask_list", "summarize_mask"});
 }
-// A loader, and a warpgroup of its own for dQ.
-TEST(KernelsOnGpu, BackwardBesideALoader) {
+// A loader, and a separate warpgroup for dQ.
+TEST(KernelsOnGpu, BackwardWithALoader) {
   check::Case c = with_gradients(dense(8, 1, 150, 300, 128));
   c.window_left = 130;
   check(c, {"sm90_backward", "backward_prepare", "backward_finish"});

@@ -116,7 +116,7 @@ def some_heads(batch, heads_q, heads_k, count=4):
 
 
 def normal(shape, dtype):
-    """Filled in parts: a float32 copy of billions of elements would not fit beside them."""
+    """Normal random numbers, filled in parts, because memory has no room for a float32 copy of billions of elements."""
     t = torch.empty(shape, dtype=dtype, device="cuda")
     flat = t.view(-1)
     for part in flat.split(1 << 28):
@@ -125,12 +125,12 @@ def normal(shape, dtype):
 
 
 def poisoned(shape, dtype):
-    """What a result is written to: what nobody writes stays NaN."""
+    """Memory for a result, filled with NaN, which shows in elements that are not written."""
     return torch.full(shape, float("nan"), dtype=dtype, device="cuda")
 
 
 def poisoned_like(t):
-    """With its strides, where it has no gaps."""
+    """poisoned() with the strides of t, if t has no gaps."""
     return torch.full_like(t, float("nan"))
 
 
@@ -174,7 +174,7 @@ def strided_keys(library, where):
 
 
 def run_packed(library, where, q, k, v, dout, lengths, options, sequences):
-    """[T, H, D], sequences behind each other; some of them are compared."""
+    """Runs packed sequences [T, H, D] and compares some of them."""
     heads, total, dtype = q.shape[1], q.shape[0], q.dtype
     ends = torch.tensor([0, *lengths]).cumsum(0)
     cu, longest = ends.to("cuda", torch.int32), max(lengths)

@@ -35,7 +35,7 @@ struct DeviceTensor {
   Tensor view;
 };
 DeviceTensor poisoned(const ConstTensor& layout);  // contiguous, NaN
-DeviceTensor copy_of(const ConstTensor& host);     // of a contiguous one
+DeviceTensor copy_of(const ConstTensor& host);     // host must be contiguous
 DeviceTensor copy_of(const std::vector<int32_t>& lengths);
 
 class Stream {
@@ -80,7 +80,7 @@ struct DeviceProblem {
 
   DeviceProblem(const Inputs& in, const Stream& stream);
 
-  void take_workspace();  // of the queried size, for forward and backward
+  void take_workspace();  // with the queried size, for forward and backward
   void forward() const { flash_attention_forward(attention, {.o = o.view, .lse = lse.view}, execution); }
   void backward() const { flash_attention_backward(attention, tensors(), execution); }
   BackwardTensors tensors() const;

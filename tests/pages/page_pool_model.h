@@ -36,10 +36,10 @@ class ModelledPool {
   struct Modelled {
     CachedSequence handle;
     std::vector<Token> tokens;
-    int64_t position = 0;  // of the next token
+    int64_t position = 0;  // position of the next token
   };
 
-  std::map<int32_t, int> holders() const;  // of each page that has any
+  std::map<int32_t, int> holders() const;  // the number of sequences that hold each used page
   Append expected(size_t n, int64_t tokens) const;
   void cut(Modelled& sequence, int64_t tokens) const;
   std::string adopt(const std::optional<CachedSequence>& handle, Modelled modelled);

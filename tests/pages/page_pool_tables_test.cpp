@@ -1,4 +1,4 @@
-// What the page pool writes into the caller's memory, and its C ABI.
+// Tables that the page pool writes into the caller's memory, and its C ABI.
 #include <cuflash/page_pool.h>
 #include <gtest/gtest.h>
 

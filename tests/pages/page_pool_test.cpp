@@ -92,7 +92,7 @@ TEST(PagePool, FullIsAnAnswerAndChangesNothing) {
   pool.check();
 }
 
-TEST(PagePool, AForkSharesPagesUntilSomebodyWritesIntoOne) {
+TEST(PagePool, AForkSharesPagesUntilOneIsWritten) {
   PagePool pool({.pages = 8, .page_size = 4, .max_sequences = 3});
   const CachedSequence a = grown(pool, 6);
   const CachedSequence b = pool.fork(a).value();
@@ -132,7 +132,7 @@ TEST(PagePool, ACopyThatDoesNotFitChangesNothing) {
   EXPECT_EQ(pool.pages(b), (Pages{0, 1}));
 }
 
-TEST(PagePool, AForkOfAPrefixWritesBesideTheRest) {
+TEST(PagePool, AForkOfAPrefixDoesNotOverwriteTheRest) {
   PagePool pool({.pages = 8, .page_size = 4, .max_sequences = 3});
   const CachedSequence a = grown(pool, 10), b = pool.fork(a, 5).value(), c = pool.fork(a, 0).value();
   EXPECT_EQ(pool.pages(b), (Pages{0, 1}));
@@ -213,7 +213,7 @@ TEST(PagePool, ACutBeforeTheGapTakesTheGapAway) {
   pool.check();
 }
 
-TEST(PagePool, TrimmingLeavesPagesToThoseWhoShareThem) {
+TEST(PagePool, TrimmingLeavesSharedPagesToOtherSequences) {
   PagePool pool({.pages = 16, .page_size = 4, .max_sequences = 2});
   const CachedSequence a = grown(pool, 24), b = pool.fork(a, 12).value();
   const Trim trimmed = pool.trim(a, 1, 4);

@@ -109,7 +109,7 @@ TEST(Appends, TheSentenceNamesBothSequencesThePageAndTheRow) {
 
 TEST(Appends, ASharedPrefixIsLegal) {
   EXPECT_EQ((Pages{.table = {0, 5, -1, 0, 6, -1}, .rows = {5, 5}, .used_q = {1, 1}, .fresh = {1, 1}}.answer()), "");
-  // Also a page to which one appends after the part that the other reads.
+  // One sequence may append to a page after the part that the other one reads.
   EXPECT_EQ((Pages{.table = {0, 5, -1, 0, 5, -1}, .rows = {6, 6}, .used_q = {1, 1}, .fresh = {1, 0}}.answer()), "");
 }
 
@@ -147,7 +147,7 @@ TEST(Appends, AMillionEntriesOfBatchIdx) {
     t.k_new = t.v_new = bshd(std::as_const(k_new).data(), kBatch, 1, 1, 1);
     workspace_size({.q = bshd(std::as_const(q).data(), kBatch, 1, 1, 1)}, t);
   };
-  const std::clock_t start = std::clock();  // of this process: the machine may be busy
+  const std::clock_t start = std::clock();  // processor time, because the machine may be busy
   EXPECT_NO_THROW(ask());
   entries[7] = entries[kBatch - 5];
   try {

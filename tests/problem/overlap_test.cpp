@@ -1,4 +1,4 @@
-// Whether tensors share memory: against a list of their bytes, and the views of one buffer that are legal.
+// Tests whether tensors share memory, against a list of their bytes, and legal views of one buffer.
 #include "problem/overlap.h"
 
 #include <gtest/gtest.h>

@@ -54,7 +54,7 @@ std::optional<std::string> failure_of(const Rule& rule, const Sizes& sizes, Choi
 }
 
 void expect_all_refused(const std::vector<Rule>& rules) {
-  // With the 24 kinds of call, enough to reach every dimension and value that a rule chooses from.
+  // Together with the 24 kinds of call these reach every dimension and value that a rule chooses from.
   constexpr uint64_t kVariants = 4;
   std::map<std::string, int> applied;
   const auto expect_refused = [&](const Rule& rule, const Sizes& sizes, Choices choices) {

@@ -27,7 +27,7 @@ TEST(LegalCacheCalls, ALongerStructWithNothingSetIsServed) {
 }
 
 // Unused entries: pages of no row, of hidden rows, or of padding.
-TEST(LegalCacheCalls, UnreadMemoryMayHoldAnything) {
+TEST(LegalCacheCalls, UnusedTableEntriesMayBeAnything) {
   CacheCall call({.new_rows = NewRows::none, .paged = true});
   call.attention.window_left = 0, call.attention.causal = 1;
   call.integers("seqlens")[0] = 9, call.integers("seqlens")[1] = 12;

@@ -394,7 +394,7 @@ TEST(CacheRejections, RowsOfTheCache) {
         call.integers("block_table")[b * K::kColumns] = page;
         return Refusal{"block_table", {text(b), "0", text(page), text(K::kPages - 1)}};
       });
-  // Not seen by a query, but written.
+  // Entries of new rows are written even if no query sees them.
   all.add("block_table of new rows", {"block_table", "k_new", "seqlens_q"}, [](CacheCall& call) {
     call.integers("seqlens_q")[0] = 0;
     call.integers("block_table")[1] = kMax;

@@ -170,7 +170,7 @@ TEST(StructRejections, AnExecutionOfTheFirstVersionIsServed) {
   EXPECT_FALSE(call.outputs_untouched());
 }
 
-// Without a GPU the device is wrong; with one, the memory of the tensors is.
+// The device is refused on a machine without a GPU, and the memory of the tensors on one with a GPU.
 TEST(StructRejections, CudaWithHostMemoryIsRefused) {
   const bool gpu = check::why_no_cuda().empty();
   const cuflash_status expected = gpu ? CUFLASH_INVALID_ARGUMENT : CUFLASH_NO_DEVICE;

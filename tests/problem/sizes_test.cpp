@@ -149,7 +149,7 @@ struct HugeCache {
     execution.device = CUFLASH_DEVICE_CPU;
   }
 
-  // By the call, its workspace query and its explanation.
+  // The call, its workspace query and its explanation must all refuse it.
   void expect_refused(const char* reason) const {
     size_t bytes = 0;
     expect_all_refuse(

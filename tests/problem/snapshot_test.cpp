@@ -122,7 +122,7 @@ void run_beside_a_writer(Calls& call) {
   writer.join();
 }
 
-TEST(Snapshot, AWriterBesideAttention) {
+TEST(Snapshot, AttentionWithAConcurrentWriter) {
   for (const Direction direction : kDirections)
     for (const Mode mode : {Mode::padded, Mode::packed}) {
       Call call({.direction = direction, .mode = mode});
@@ -130,7 +130,7 @@ TEST(Snapshot, AWriterBesideAttention) {
     }
 }
 
-TEST(Snapshot, AWriterBesideACache) {
+TEST(Snapshot, CacheCallsWithAConcurrentWriter) {
   for (const bool paged : {false, true})
     for (const NewRows new_rows : {NewRows::none, NewRows::padded, NewRows::packed}) {
       CacheCall call(

@@ -23,7 +23,7 @@ double loss(CaseMemory& memory) {
   return sum;
 }
 
-// "" where the gradient along a random direction is the slope of the loss along it.
+// Compares the gradient along a random direction with the slope of the loss; returns "" if they agree.
 std::string wrong_slope(CaseMemory& memory, const char* name, GuardedTensor& input, const GuardedTensor& gradient,
                         Random& random) {
   if (!gradient) return "";
@@ -62,7 +62,7 @@ Case differentiable_case(Choices& choices) {
   return c;
 }
 
-// "" where every gradient of a case is right.
+// The first wrong gradient of a case, or "".
 std::string wrong_gradient(const Case& c) {
   CaseMemory memory(c);
   loss(memory);
@@ -83,8 +83,8 @@ TEST(Property, GradientsEqualFiniteDifferences) {
                  [](Choices& choices) { return wrong_gradient(differentiable_case(choices)); });
 }
 
-// Covers every option alone, and a bias that repeats in every set of dimensions, alone and beside all other options, which
-// random problems reach one by one.
+// Covers every option alone, and a bias that repeats in every set of dimensions, alone and with all other options.
+// Random problems reach these only one by one.
 TEST(Gradients, OfEveryOptionEqualFiniteDifferences) {
   const auto plain = [] {
     Case c;

@@ -1,4 +1,4 @@
-// What softmax with a mask is, without an oracle: it can be computed in parts, and a hidden key does not exist.
+// Properties of softmax with a mask that need no oracle: it can be computed in parts, and a hidden key does not exist.
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -109,7 +109,7 @@ Case hiding_case(Choices& choices) {
   return c;
 }
 
-TEST(Property, HiddenKeysDoNotAffectResults) {
+TEST(Property, WhatNoQuerySeesHasNoInfluence) {
   property("hidden values have no influence", 1000, [](Choices& choices) -> std::string {
     const Case c = hiding_case(choices);
     CaseMemory memory(c);

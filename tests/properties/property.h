@@ -47,7 +47,7 @@ inline std::string find_failure(const std::string& name, int cases, const Body& 
   const auto number = rc::gen::resize(rc::kNominalSize, rc::gen::inRange<uint32_t>(0, kLargest));
   const auto numbers = rc::gen::container<std::vector<uint32_t>>(check::Choices::kLength, number);
   int runs_since_failure = 0;
-  std::string simplest;  // of the failures: shrinking continues from the last one
+  std::string simplest;  // the simplest failure so far: shrinking continues from the last one
   const auto testable = [&] {
     check::Choices choices(*numbers);
     if (runs_since_failure > kShrinkingRuns) return;

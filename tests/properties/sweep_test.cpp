@@ -31,7 +31,7 @@ TEST(Sweep, FindsNothing) {
     ADD_FAILURE() << f.failure << "\n  " << f.reproduction << "\n  " << f.description;
 }
 
-// The CPU has no kernels of its own for them, and the oracle takes longer than any other case: there they are shorter.
+// Plain cases are shorter on the CPU, which has no special kernels for them and would mostly wait for the oracle.
 Limits limits_of_plain_cases() { return test::on_cuda() ? test::test_limits() : test::test_limits(20'000); }
 
 TEST(Sweep, FindsNothingInPlainCases) {
@@ -59,7 +59,7 @@ TEST(Sweep, FindsNothingInPlainCasesWithOptions) {
   }
 }
 
-TEST(Sweep, StopsWhereItIsTold) {
+TEST(Sweep, StopsWhenTheCallbackAsks) {
   constexpr unsigned kWorkers = 3;
   const auto stop = [](uint64_t done, uint64_t) { return done < 4; };
   const SweepResult result = sweep(test_seed(), 0, 1000, stop, kWorkers, test::test_limits());

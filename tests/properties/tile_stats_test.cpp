@@ -135,7 +135,7 @@ TEST(TileStats, MaskTensorSkipsTiles) {
   constexpr int64_t kLength = 600;
   Inputs in = dense({.len_q = kLength, .len_k = kLength, .dim = 4, .dim_v = 4});
   in.attention.causal = true;
-  std::vector<uint8_t> documents(kLength * kLength);  // of 150 tokens
+  std::vector<uint8_t> documents(kLength * kLength);  // each with 150 tokens
   for (int64_t i = 0; i < kLength; ++i)
     for (int64_t j = 0; j < kLength; ++j) documents[static_cast<size_t>(i * kLength + j)] = i / 150 == j / 150;
   in.attention.mask = contiguous(documents.data(), DType::boolean, 1, 1, kLength, kLength);
@@ -220,7 +220,7 @@ TEST(TileStats, CountedWithoutACall) {
     }
 }
 
-// What a plan does, counted for every pair of query and key.
+// The traffic and operations of a plan, counted for every pair of query and key.
 struct Counted {
   const Geometry& g;
   const Problem& p;
@@ -342,7 +342,7 @@ TEST(Traffic, BackwardIsWhatTheTilesLoadAddAndStore) {
     for (auto [len_q, len_k] : kLengths)
       for (const cuda::KernelPreference kernels : {cuda::KernelPreference::portable, cuda::KernelPreference::best}) {
         SCOPED_TRACE(::testing::Message() << g.name << " Sq=" << len_q << " Sk=" << len_k);
-        // Enough sequences that dQ has no kernel of its own, which a GPU that is not full would run beside the other.
+        // So many sequences that dQ has no separate kernel, which plans choose only for a GPU that is not full.
         constexpr int kBatch = 128;
         cli::ExplainOptions options = sketched(g, len_q, len_k, DType::f16, 64, 32);
         options.batch = kBatch;
@@ -376,7 +376,7 @@ TEST(Traffic, OfOneHeadIsThatOnPaper) {
   const cli::Traffic backward = cli::traffic_of(backward_problem(options), arch, cuda::KernelPreference::portable);
   ASSERT_EQ(backward.tiles.tile_q, 64);
   ASSERT_EQ(backward.tiles.tile_k, 128);
-  constexpr double kStats = 2 * (2 * 64 + 4) * 4, kSums = 128 * 64 * 4;  // of two tiles of queries
+  constexpr double kStats = 2 * (2 * 64 + 4) * 4, kSums = 128 * 64 * 4;  // two tiles of queries
   // Prepare reads O, dO and LSE; the tile of keys K, V, Q, dO and statistics; finish the sums.
   EXPECT_EQ(backward.walk.read, 2 * kRows + kState + 4 * kRows + kStats + kSums);
   EXPECT_EQ(backward.walk.written, kStats + kSums + 3 * kRows);

@@ -1,4 +1,4 @@
-"""What all Python tests share.
+"""Fixtures and settings that all Python tests share.
 
 The folders mirror the package: core/ is the extension module and NumPy, torch/, jax/ and flash_attn/ are those
 interfaces, kv/ is the KV cache, package/ is everything about the package as a whole. helpers/ holds the modules that
@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from skip_reasons import skips_by_reason
 
-# No test may depend on what was tuned on the machine it runs on.
+# No test may depend on choices that were tuned on this machine.
 os.environ.setdefault("CUFLASH_TUNED", "off")
 
 # By default JAX reserves three quarters of the GPU's memory at start; other processes share it with the tests.
@@ -60,7 +60,7 @@ def device() -> str:
 
 @pytest.fixture
 def cuda() -> str:
-    """For tests that only a GPU can run."""
+    """Skips tests that need a GPU if there is none."""
     if os.environ.get("CUFLASH_TEST_DEVICE") != "cuda":
         pytest.skip("needs a GPU: set CUFLASH_TEST_DEVICE=cuda on a machine that has one (make gpu-test does)")
     if why_no_cuda():

@@ -36,7 +36,7 @@ void append(CacheCase& c, int64_t count) {
   c.plain.len_k += count;
 }
 
-// From here on the room is that of the block table.
+// After this, `room` is the room in the block table.
 void cut_into_pages(CacheCase& c, int64_t page_size, int64_t unused_columns) {
   c.page_size = page_size;
   c.room = (c.longest() + page_size - 1) / page_size + unused_columns;

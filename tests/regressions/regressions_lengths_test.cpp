@@ -151,7 +151,7 @@ TEST(Padded, SinkAndBiasGradientsIgnoreWhatIsBehindTheLengths) {
   expect_matches_oracle(in);
 }
 
-// The gradient of a bias that sequences share: a NaN key of a short one is a matter of its own rows only.
+// A NaN key of a short sequence must not reach other rows in the gradient of a bias that sequences share.
 TEST(Padded, NanOfAShortSequenceStaysOutOfTheRowsOfALongOne) {
   for (DType dtype : kFloatTypes) {
     SCOPED_TRACE(name_of(dtype));

@@ -47,7 +47,7 @@ TEST(MaskTensor, AllFalseGivesZeroOutputsAndGradients) {
   EXPECT_TRUE(all_equal(r.lse, -kInf));
 }
 
-TEST(MaskTensor, RowsWithoutAVisibleKeyBesideASinkHaveTheSinkAsLse) {
+TEST(MaskTensor, RowsWithoutAVisibleKeyHaveTheSinkAsLse) {
   Inputs in = dense({.heads_q = 2, .heads_k = 2, .len_q = 9, .len_k = 65});
   const std::vector<float> sink{1.5f, -200.0f};
   const Mask nothing(65, 0);

@@ -44,7 +44,7 @@ void expect_same_alone(const Inputs& in, const Results& all, int64_t b) {
   expect_same(one.dq, all.dq), expect_same(one.dk, all.dk), expect_same(one.dv, all.dv);
 }
 
-// Alone, each split of an entry is a task; with so many entries, one task takes all splits of its heads.
+// Each split is a task if an entry is alone; with so many entries, one task takes all splits of its heads.
 TEST(BatchInvariance, RangesOfKeysAddUpAlike) {
   Inputs in = dense({.batch = 40, .heads_q = 2, .heads_k = 1, .len_q = 20, .len_k = 400, .dim = 8, .dim_v = 8});
   const Results all = run(in);

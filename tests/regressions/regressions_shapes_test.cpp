@@ -18,7 +18,7 @@ TEST(EmptyDimensions, NoKeys) {
     }
 }
 
-TEST(EmptyDimensions, NoKeysBesideASink) {
+TEST(EmptyDimensions, NoKeysWithASink) {
   Inputs in = dense({.heads_q = 2, .heads_k = 2, .len_q = 5, .len_k = 0});
   const std::vector<float> sink{0.5f, -3.0f};
   in.attention.sink = contiguous(sink.data(), 2);

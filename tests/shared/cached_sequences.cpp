@@ -99,7 +99,7 @@ CachedSequences::CachedSequences(const CacheSpec& spec) : s_(spec) {
   make_plain();
 }
 
-// In double, rounded to the type once.
+// Rotates in double and rounds to the type once.
 void CachedSequences::rotate(Values& rows, int64_t heads, int64_t row, int64_t position) const {
   const int64_t half = s_.rotary / 2;
   for (int64_t h = 0; h < heads; ++h) {
@@ -113,7 +113,7 @@ void CachedSequences::rotate(Values& rows, int64_t heads, int64_t row, int64_t p
   }
 }
 
-// The same numbers for a sequence, whatever else is in the batch and wherever it is stored.
+// Draws numbers for each sequence that depend neither on the rest of the batch nor on where it is stored.
 void CachedSequences::draw_tokens() {
   const auto draw = [&](int64_t rows, int64_t heads, int64_t dim, uint64_t seed) {
     const int64_t count = rows * heads * dim;

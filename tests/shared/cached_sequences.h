@@ -19,7 +19,7 @@ struct CacheSpec {
   int64_t heads_q = 2, heads_k = 1, dim = 8, dim_v = 8;
   std::vector<int32_t> rows;     // before the append, including left padding
   std::vector<int32_t> leftpad;  // empty: not given
-  std::vector<int32_t> queries;  // of each sequence; dense: all the same
+  std::vector<int32_t> queries;  // by sequence; dense: all equal
   std::vector<int32_t> fresh;    // appended rows; empty: none
 
   Order order = Order::bshd;
@@ -98,14 +98,14 @@ class CachedSequences {
   int64_t room_ = 0, entries_ = 0;
   std::vector<int32_t> entry_, table_, cu_q_, cu_new_, used_q_, used_new_;
   int64_t columns_ = 0;
-  std::vector<Values> k_, v_, q_;      // of each sequence, after rotation
+  std::vector<Values> k_, v_, q_;      // by sequence, after rotation
   std::vector<Values> k_raw_, q_raw_;  // as given
   Buffer q_given_, k_new_, v_new_, cos_, sin_;
-  Buffer k_cache_, v_cache_;  // of the last run
+  Buffer k_cache_, v_cache_;  // the caches of the last run
   std::vector<float> slopes_, sink_;
   Attention attention_;
 
-  // Without a cache.
+  // The tensors of the same problem without a cache.
   Buffer plain_q_, plain_k_, plain_v_;
   std::vector<int32_t> plain_cu_k_, plain_used_k_;
   Attention plain_;

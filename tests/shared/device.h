@@ -12,7 +12,7 @@ namespace cuflash::test {
 Device test_device();
 inline bool on_cuda() { return test_device() == Device::cuda; }
 
-// For random cases on that device. Few head sizes on CUDA, since each pair needs its own kernels.
+// The limits of random cases on that device. On CUDA they have few head sizes, since each pair needs other kernels.
 check::Limits test_limits(int64_t work = check::Limits{}.work);
 
 // The library's calls on that device. Backward is deterministic, so that results can be compared bit by bit.

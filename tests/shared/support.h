@@ -23,7 +23,7 @@ extern "C" {
 
 namespace cuflash::test {
 
-// Sanitizers keep memory of their own and change what a process uses.
+// Sanitizers use memory for themselves and change what a process uses.
 inline const bool kThreadSanitized = __tsan_init != nullptr;
 inline const bool kAddressSanitized = __asan_init != nullptr;
 inline const bool kSanitized = kThreadSanitized || kAddressSanitized;
@@ -72,7 +72,7 @@ struct Inputs {
 };
 
 Inputs dense(const Sizes& sizes);
-// Only the first used rows of each sequence exist; the rows after them hold `beyond`.
+// Inputs of which only the first used rows of each sequence exist; the rows after them hold `beyond`.
 Inputs padded(const Sizes& sizes, const std::vector<int32_t>& used_q, const std::vector<int32_t>& used_k,
               double beyond = kNan);
 // len_q and len_k are the rows of the buffers; those after the last sequence are NaN.
@@ -81,7 +81,7 @@ Inputs packed(const Sizes& sizes, const std::vector<int32_t>& cu_q, const std::v
 struct Call {
   ConstTensor dlse{};
   Execution execution{};
-  int64_t offset = 0;  // of every output, in elements after a 64-byte boundary
+  int64_t offset = 0;  // where every output begins, in elements after a 64-byte boundary
 };
 
 // Everything a forward and a backward call wrote, in logical order, widened.

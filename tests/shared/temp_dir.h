@@ -28,7 +28,7 @@ class TempDir {
   std::string file(const std::string& name) const { return (path_ / name).string(); }
   std::string write(const std::string& name, const std::string& content) const {
     std::ofstream(file(name), std::ios::binary) << content;
-    // As with a umask of 022, since packs that others can write are refused.
+    // Permissions are those of a umask of 022, since packs that others can write are refused.
     std::filesystem::permissions(file(name), std::filesystem::perms::group_write | std::filesystem::perms::others_write,
                                  std::filesystem::perm_options::remove);
     return file(name);

@@ -8,7 +8,8 @@
 
 namespace cuflash::test {
 
-// All that the processor has. Under a sanitizer only the best one: threads interact in the same way on all of them, tensors have guard pages in every build, and isa_test goes through all sets under AddressSanitizer.
+// All instruction sets of the processor, but only the best one under a sanitizer: threads interact in the same way on
+// all of them, tensors have guard pages in every build, and isa_test tries all sets under AddressSanitizer.
 inline std::vector<const char*> tested_isas() {
   const std::vector<const char*> names = cpu::isa_names();
   if (kSanitized) return {names.back()};

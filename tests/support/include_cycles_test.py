@@ -20,7 +20,7 @@ def folder_of(path: pathlib.PurePath) -> str:
 
 
 def edges(src: pathlib.Path) -> dict[str, dict[str, str]]:
-    """For each folder the folders that it includes, each with one file that does so."""
+    """The folders that each folder includes, each with one file that does so."""
     found: dict[str, dict[str, str]] = {}
     for file in sorted(src.rglob("*")):
         if file.suffix not in (".h", ".cpp"):

@@ -65,7 +65,7 @@ TEST(Dropout, DecisionsNeverChangeBetweenVersions) {
   EXPECT_EQ(bits_of(dropout_stream(0x123456789abcdef0u, 0xfedcba9876543210u, 65536, 31), 1000003, 77), 0x2ebau);
 }
 
-// The same function, written down once more without the header's help.
+// A second implementation of the function that does not use the header.
 unsigned written_out(const DropoutStream& head, uint64_t i, uint64_t j) {
   const uint64_t two32 = uint64_t{1} << 32;
   uint64_t a = (head.begin_i + i / 16 * 8 + i % 8) % two32, b = (head.begin_j + j / 16 * 4 + j % 8 / 2) % two32;
@@ -137,8 +137,8 @@ TEST(Dropout, ThresholdsAtTheEdges) {
 
 float bf16_number(unsigned bits) { return std::bit_cast<float>(bits << 16); }
 
-// For every p in steps of 2^-16, exactly the share that p says is kept of the 65,536 values of a window. The comparison is
-// that of bf16 numbers, in which -0 equals 0, and NaN is not less than anything.
+// Exactly the share that p says is kept of the 65,536 values of a window, for every p in steps of 2^-16. The comparison
+// is that of bf16 numbers, in which -0 equals 0, and NaN is not less than anything.
 TEST(Dropout, TheKeptShareIsExactToItsSteps) {
   std::vector<unsigned> ranks(65536);
   for (unsigned window = 0; window < 65536; ++window) ++ranks[dropout_rank(window)];
@@ -169,7 +169,7 @@ void for_each_pair(const Visit& visit) {
     for (unsigned j = 0; j < kSide; ++j) visit(i, j);
 }
 
-// How many standard deviations `count` hits out of kSide^2 independent tries are away from what `probability` predicts.
+// The distance, in standard deviations, of `count` hits in kSide^2 independent tries from what `probability` predicts.
 double deviations(int64_t count, double probability) {
   const double tries = double{kSide} * kSide;
   return std::fabs(static_cast<double>(count) - tries * probability) /
@@ -300,7 +300,7 @@ TEST(Dropout, DecisionsOfNeighbouringGroupsAreIndependent) {
       for (unsigned n = 0; n < 8; ++n) bits |= unsigned{rule.keeps(group.window(n / 4, n % 4))} << n;
       return bits;
     };
-    std::vector<int64_t> pairs[3];  // of a group, and with the next one to the right and below
+    std::vector<int64_t> pairs[3];  // within a group, and with the next one to the right and below
     for (auto& counts : pairs) counts.resize(65536);
     std::vector<unsigned> above(kColumns), now(kColumns);
     for (unsigned row = 0; row < kRows; ++row, above = now)

@@ -18,7 +18,7 @@ TEST(Sha256, PublishedValues) {
   EXPECT_EQ(hex(sha256(std::string(1000000, 'a'))), "cdc76e5c9914fb9281a1c7e284d73e67f1809a48a497200e046d39ccc7112cd0");
 }
 
-// The length in the last block: 55 characters fit beside it, 56 do not.
+// The last block also holds the length: 55 characters fit, 56 do not.
 TEST(Sha256, EveryLengthAroundABlockIsDifferent) {
   std::vector<std::string> seen;
   for (size_t length = 0; length < 200; ++length) seen.push_back(hex(sha256(std::string(length, 'x'))));

@@ -40,7 +40,7 @@ class TemporaryFiles : public testing::Test {
   test::TempDir dir;
 };
 
-TEST_F(TemporaryFiles, AppearCompleteAndLeaveNothingBeside) {
+TEST_F(TemporaryFiles, AppearCompleteAndLeaveNoOtherFile) {
   EXPECT_TRUE(replace("first"));
   EXPECT_TRUE(replace("second"));
   EXPECT_EQ(dir.read("o.npy"), "second");
@@ -59,8 +59,8 @@ TEST_F(TemporaryFiles, DisappearUnlessTheyArePutInPlace) {
   EXPECT_EQ(dir.entries(), 1u);
 }
 
-// Process ids are reused, in a container at once.
-TEST_F(TemporaryFiles, HaveNamesThatNoOtherProcessHasWhateverItsNumber) {
+// Process ids are reused, and in a container they are reused immediately.
+TEST_F(TemporaryFiles, HaveNamesThatNoOtherProcessHasWhateverItsId) {
   std::set<std::string> names;
   for (int n = 0; n < 100; ++n) names.insert(temporary_name());
   EXPECT_EQ(names.size(), 100u);
@@ -70,7 +70,7 @@ TEST_F(TemporaryFiles, HaveNamesThatNoOtherProcessHasWhateverItsNumber) {
   }
 }
 
-TEST_F(TemporaryFiles, AreMadeBesideWhatEarlierVersionsLeft) {
+TEST_F(TemporaryFiles, AreMadeDespiteLeftoversOfEarlierVersions) {
   const std::string pid = std::to_string(::getpid());
   for (const std::string& name : {"o.npy." + pid + ".tmp", ".o.npy." + pid + ".tmp", "o.npy." + pid + ".0.tmp"})
     dir.write(name, "left");
@@ -134,7 +134,7 @@ TEST_F(TemporaryFiles, AreNoOneElsesToWrite) {
   EXPECT_EQ(status.st_mode & 0777, 0644u);
 }
 
-// What the tool's signal handler calls, in a process that ends after it.
+// Calls the function of the tool's signal handler, in a process that ends after it.
 TEST_F(TemporaryFiles, AreRemovedBySignals) {
   dir.write("kept", "x");
   const int result = test::in_child([&] {

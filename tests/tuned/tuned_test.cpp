@@ -42,7 +42,7 @@ Devices some_choices() {
   return devices;
 }
 
-// With a correct checksum.
+// The text with a correct checksum.
 std::string sealed(std::string text) {
   text.resize(text.rfind("checksum "));
   return text + "checksum " + hex(sha256(text)) + "\n";
@@ -197,11 +197,10 @@ TEST(TunedPlans, take_a_legal_choice_for_their_kernel) {
   EXPECT_EQ(plan.tile_k, 96);
   EXPECT_EQ(plan.launch.shared_bytes, shared_bytes(plan.launch.kernel.as<Sm90ForwardConfig>()));
   EXPECT_STREQ(plan.reason, cuda::kTunedReason);
-  EXPECT_FALSE(plan_forward(p, hopper, KernelPreference::portable, &choice).tuned) << "of another kernel";
-  EXPECT_FALSE(plan_forward(p, ampere, KernelPreference::best, &choice).tuned) << "of another kernel";
-  // What belongs to an option is not chosen: the problem decides.
-  const cuda::ForwardPlan capped =
-      plan_forward(cuda::forward_of({.options = 1}), hopper, KernelPreference::best, &choice);
+  EXPECT_FALSE(plan_forward(p, hopper, Kernels::portable, &choice).tuned) << "of another kernel";
+  EXPECT_FALSE(plan_forward(p, ampere, Kernels::best, &choice).tuned) << "of another kernel";
+  // The problem, not the choice, decides about everything that belongs to an option.
+  const cuda::ForwardPlan capped = plan_forward(cuda::forward_of({.options = 1}), hopper, Kernels::best, &choice);
   EXPECT_TRUE(capped.tuned);
   EXPECT_EQ(capped.launch.kernel.as<Sm90ForwardConfig>().schedule, choice.schedule | kFixedMax);
   for (const auto& [member, value] : {std::pair{&Choice::tile_k, 0},
@@ -277,7 +276,7 @@ TEST(MeasuredTiles, serve_the_calls_that_were_measured) {
   choice.tile_k = 48;  // legal for every head size
   ASSERT_FALSE(cuda::kMeasuredForward.empty());
   for (const cuda::MeasuredForward& row : cuda::kMeasuredForward) {
-    // Whole rounds of every number of warpgroups, so that the fastest row is the choice.
+    // The problem makes whole rounds for every number of warpgroups, so that the fastest row is the choice.
     const cuda::Typical t{.dim_qk = row.dim_qk,
                           .dim_v = row.dim_v,
                           .options = row.options,
@@ -290,8 +289,8 @@ TEST(MeasuredTiles, serve_the_calls_that_were_measured) {
     EXPECT_EQ(is(config_of(t), row), row.row_time == 1) << row.dim_qk << " " << row.options;
     EXPECT_EQ(config_of(t, &choice).tile_k, choice.tile_k) << "a tuned choice has precedence";
   }
-  // What was measured for ALiBi without a mask serves no other call. There is more room with ping-pong than with
-  // scores that stay.
+  // A row that was measured for ALiBi without a mask serves no other call. Ping-pong leaves more registers than scores
+  // that stay in them.
   const cuda::Typical alibi{.options = kAlibi, .batch = 1, .heads_q = 33, .heads_k = 33, .len_q = 3072, .len_k = 3072};
   EXPECT_EQ(config_of(alibi).tile_k, 80);
   cuda::Typical other = alibi;
@@ -307,7 +306,7 @@ TEST(MeasuredTiles, serve_the_calls_that_were_measured) {
   EXPECT_NE(config_of(other).schedule & kFirstMax, 0);
 }
 
-// Where keys right of the diagonal come first, rows of ALiBi outgrow their first tile.
+// Without a causal mask, keys right of the diagonal come first, and rows of ALiBi outgrow their first tile.
 TEST(MeasuredTiles, with_alibi_and_64_columns_keep_scores_only_under_a_causal_mask) {
   const auto schedule_of = [&](bool causal, int options) {
     const ForwardProblem p = cuda::forward_of({.dim_qk = 64, .dim_v = 64, .options = options, .causal = causal});
@@ -318,7 +317,7 @@ TEST(MeasuredTiles, with_alibi_and_64_columns_keep_scores_only_under_a_causal_ma
   EXPECT_NE(schedule_of(false, kDropout) & kFirstMax, 0);
 }
 
-// Whether dQ has its own kernel can be chosen, except where a call wants dQ alone.
+// A choice may decide whether dQ has a separate kernel, unless a call requests dQ alone.
 TEST(TunedPlans, of_backward_choose_the_kernel_of_dq) {
   const cuda::Arch hopper = arch_named("sm_90a");
   Choice choice{"sm90"};

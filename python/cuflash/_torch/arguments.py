@@ -99,7 +99,8 @@ def unpack(inputs: Inputs) -> Tuple[Tensor, Tensor, Tensor]:
 
 def unpack_gradients(inputs: Inputs, dq: OptionalTensor, dk: OptionalTensor,
                      dv: OptionalTensor) -> Tuple[OptionalTensor, OptionalTensor, OptionalTensor]:
-    """The same views of the gradients of these inputs, so that a kernel writes straight into a packed gradient."""
+    """dq, dk and dv as the views that unpack makes of the inputs, so that kernels write straight into packed
+    gradients."""
     if inputs[1] is None:
         return dq.unbind(-3) if dq is not None else (None, None, None)
     if inputs[2] is None:

@@ -11,7 +11,7 @@ from torch.autograd.function import once_differentiable
 from . import call
 from .arguments import NO_EXTRAS, Execution, Extras, Inputs, Options, OptionalTensor
 
-# What a computed call leaves for backward: options and execution, the extras if there are any, out and lse.
+# The state that a computed call keeps for backward: options and execution, the extras if there are any, out and lse.
 _Made = Tuple[Tuple[Options, Execution], Optional[Extras], Tensor, Tensor]
 
 
@@ -63,8 +63,8 @@ def _backward(ctx: Any, dout: OptionalTensor, dlse: OptionalTensor = None) -> Tu
 
 
 class _Attention(torch.autograd.Function):
-    """What it computes is there before it is applied, so that the node only remembers it. bias and sink are passed
-    beside the extras that contain them, because autograd sees direct arguments only."""
+    """A node that only records: its results are computed before it is applied. bias and sink are direct arguments in
+    addition to the extras that contain them, because autograd sees only direct arguments."""
 
     @staticmethod
     def forward(ctx: Any, q: Tensor, k: OptionalTensor, v: OptionalTensor, made: _Made, bias: OptionalTensor = None,
@@ -80,7 +80,7 @@ class _Attention(torch.autograd.Function):
 
 
 class _AttentionWithLse(torch.autograd.Function):
-    """The same with lse as a second result, apart because each result of a Function costs time."""
+    """_Attention with lse as a second result; a separate class, because each result of a Function costs time."""
 
     @staticmethod
     def forward(ctx: Any, q: Tensor, k: OptionalTensor, v: OptionalTensor, made: _Made, bias: OptionalTensor = None,

@@ -1,4 +1,4 @@
-"""Whether a call may take the eager path, straight to the library, and checks that only the other path needs."""
+"""Decides whether a call may take the eager path, straight to the library, and has the checks of the other path."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def is_eager(inputs: Inputs, extras: Extras) -> bool:
 
 
 def is_plain(inputs: Inputs, extras: Extras) -> bool:
-    """The same for a caller that knows that nothing is being compiled."""
+    """is_eager for a caller that knows that nothing is being compiled."""
     if forward_ad._current_level >= 0:
         _refuse_tangents(named(inputs, extras))
     q, k, v = inputs
@@ -35,7 +35,7 @@ def is_plain(inputs: Inputs, extras: Extras) -> bool:
 
 
 def are_eager(tensors: NamedTuple) -> bool:
-    """The same for named tensors, the first of which is given."""
+    """is_eager for named tensors, the first of which is not None."""
     if is_compiling():
         return False
     if forward_ad._current_level >= 0:
@@ -56,8 +56,8 @@ def named(inputs: Inputs, extras: Extras) -> _Named:
 
 
 def require_one_device(tensors: _Named) -> None:
-    """For calls through the dispatcher, which picks a kernel by one of the tensors: one on the meta device would make
-    the result a tensor without memory, wherever the others are."""
+    """Raises unless all tensors are on one device. The dispatcher chooses a kernel by one of the tensors: if that is on
+    the meta device, the result has no memory, wherever the others are."""
     first = first_name = None
     for name, tensor in tensors:
         if tensor is None:
@@ -70,7 +70,7 @@ def require_one_device(tensors: _Named) -> None:
 
 
 def require_memory(tensors: _Named) -> None:
-    """Refuses tensors without strided memory in the caller's terms; PyTorch's own error does not name the argument."""
+    """Rejects tensors without strided memory, naming the argument, which PyTorch's own error does not."""
     for name, tensor in tensors:
         if tensor is None:
             continue

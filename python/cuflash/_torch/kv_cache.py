@@ -25,7 +25,7 @@ from .operators import schema
 
 Lengths = Union[Tensor, Sequence[int], None]
 
-# In the order in which `_core` takes them; k and v are the rows to append.
+# The tensors in the order in which `_core` takes them; k and v are the rows to append.
 CacheTensors = namedtuple("CacheTensors", ("q", "k_cache", "v_cache", "k", "v", *CACHE_ARRAYS))
 
 CacheOptions = Tuple[Any, ...]
@@ -210,7 +210,7 @@ def _merge_fake(*arguments: Any) -> Tuple[Tensor, Tensor]:
 
 
 class _NoGradient(torch.autograd.Function):
-    """Results of inputs that require a gradient: backward raises, where a loss would silently lose a part of it."""
+    """Marks the results if an input requires a gradient: backward then raises instead of silently losing a part."""
 
     @staticmethod
     def forward(ctx: Any, name: str, out: Tensor, lse: Tensor, *inputs: Tensor) -> Tuple[Tensor, Tensor]:

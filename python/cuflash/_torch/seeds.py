@@ -36,7 +36,7 @@ def draw(device: torch.device) -> Tuple[int, int]:
 
 
 def draw_traceable() -> Tensor:
-    """Both as a random tensor: compilers know that each call needs a new one."""
+    """Seed and offset as a random tensor, so that compilers draw new ones for each call."""
     return torch.randint(0, (1 << 63) - 1, (2,), dtype=torch.int64, device="cpu")
 
 

@@ -26,9 +26,9 @@ def arguments(words: List[str]) -> argparse.Namespace:
     add_flags(parser)
     parser.add_argument("--device", choices=["cpu", "cuda"], help="default: a GPU if PyTorch sees one")
     parser.add_argument("--contestant", default="", metavar="NAME,...",
-                        help="of cuflash, torch-flash, torch-cudnn, torch-efficient, torch-math (default: all)")
+                        help="cuflash, torch-flash, torch-cudnn, torch-efficient, torch-math (default: all of them)")
     parser.add_argument("--seconds", type=float, default=0.3, help="for each contestant at each point (default: 0.3)")
-    parser.add_argument("--threads", type=int, default=0, help="on the CPU, of cuflash and PyTorch (default: all)")
+    parser.add_argument("--threads", type=int, default=0, help="threads of all contestants on the CPU (default: all)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the results, for python -m cuflash.plot")
     options = parser.parse_args(words)
     if not 0 < options.seconds <= 600:
@@ -156,7 +156,7 @@ def machine(device: str) -> Dict[str, Any]:
 
 
 def write(path: Path, content: Dict[str, Any]) -> None:
-    """Writes the whole file or nothing."""
+    """Writes the file atomically."""
     write_atomically(path, (json.dumps(content, indent=1, allow_nan=False) + "\n").encode("utf-8"))
 
 

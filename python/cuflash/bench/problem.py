@@ -16,17 +16,17 @@ DTYPES = {"f64": torch.float64, "f32": torch.float32, "f16": torch.float16, "bf1
 BACKENDS = {"torch-flash": SDPBackend.FLASH_ATTENTION, "torch-cudnn": SDPBackend.CUDNN_ATTENTION,
             "torch-efficient": SDPBackend.EFFICIENT_ATTENTION, "torch-math": SDPBackend.MATH}
 CONTESTANTS = ("cuflash", *BACKENDS)
-LARGEST_DIFFERENCE = {"f64": 1e-6, "f32": 1e-3, "f16": 0.02, "bf16": 0.03}  # of the norm, between two contestants
+LARGEST_DIFFERENCE = {"f64": 1e-6, "f32": 1e-3, "f16": 0.02, "bf16": 0.03}  # of the norm
 
 Call = Callable[[], Any]
 
 
 class Refused(Exception):
-    """A contestant does not compute this problem."""
+    """Raised if a contestant does not compute a problem."""
 
 
 class WrongResult(Exception):
-    """Two contestants disagree."""
+    """Raised if two contestants disagree."""
 
 
 class Problem:

@@ -1,4 +1,4 @@
-"""Times of calls that alternate, and the ceilings of this machine."""
+"""Measures alternating calls, and the ceilings of this machine."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ Call = Callable[[], Any]
 
 
 class CpuTimer:
-    """A turn is a burst of calls, so that short ones find their threads awake. A pause separates turns, because
-    PyTorch's threads spin for a while after a call, on cores that the next contestant needs."""
+    """Times calls on the CPU. A turn is a burst of calls, so that short ones find their threads awake. A pause follows
+    each turn, because PyTorch's threads spin for a while after a call, on cores that the next contestant needs."""
 
     def milliseconds(self, calls: Dict[str, Call], seconds: float) -> Dict[str, List[float]]:
         times: Dict[str, List[float]] = {name: [] for name in calls}
@@ -46,8 +46,8 @@ class CpuTimer:
 
 
 class CudaTimer:
-    """Places CUDA events around each call and flushes the L2 cache before it. The flush takes long enough for the host
-    to launch the call meanwhile, so that host time is not measured."""
+    """Times calls on a GPU, by CUDA events around each call and with a flush of the L2 cache before it. The host
+    launches the call during the flush, so that host time is not measured."""
 
     def __init__(self) -> None:
         self.flush = torch.empty(1 << 29, dtype=torch.uint8, device="cuda")
@@ -112,7 +112,7 @@ def _product_tflops(timer: Any, dtype: torch.dtype, size: int, seconds: float) -
 
 
 def quantile(values: List[float], fraction: float) -> float:
-    """By linear interpolation between sorted values."""
+    """The quantile of the values, with linear interpolation between sorted values."""
     ordered = sorted(values)
     position = fraction * (len(ordered) - 1)
     below = int(position)

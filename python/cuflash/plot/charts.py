@@ -17,7 +17,7 @@ QUARTILES = "The band around a line is from the first to the third quartile of i
 
 
 def _by_time(point: Point, rate: Optional[float]) -> Optional[Value]:
-    """A rate goes down as time goes up."""
+    """A rate with its quartiles, which come from those of the time in reverse order."""
     if rate is None:
         return None
     return Value(rate, rate * point.ms / point.ms_high, rate * point.ms / point.ms_low)
@@ -52,14 +52,14 @@ def speed(scene: Scene, palette: Palette) -> Iterator[Picture]:
 def memory(scene: Scene, palette: Palette) -> Iterator[Picture]:
     for (direction, dtype), points in scene.of("forward", "backward", "decode").items():
         measure = Measure("extra memory", _extra, text.size, in_bytes=True)
-        caption = "The most memory beside inputs and results; lower is better. The scale is logarithmic above 1 KiB."
+        caption = "Peak memory besides inputs and results; lower is better. The scale is logarithmic above 1 KiB."
         yield from LineChart(f"memory-{scene.name}-{direction}-{dtype}", f"Memory, {direction}, {dtype}, {scene.words}",
                              KEYS if direction == "decode" else LENGTH, measure, palette, caption
                              ).pictures(points, least_places=2 if direction == "decode" else 1)
 
 
 def decode(scene: Scene, palette: Palette) -> Iterator[Picture]:
-    """The same points by keys, by batch and by queries, where there are several."""
+    """Charts of the decode points by keys, by batch and by queries, each if the points differ in it."""
     for (_, dtype), points in scene.of("decode").items():
         rate = Measure("GB/s", lambda point: _by_time(point, point.gbs), ceiling=_ceiling(scene, "read_gbs", "GB/s"))
         time = Measure("ms", lambda point: Value(point.ms, point.ms_low, point.ms_high), shared=False)

@@ -27,7 +27,7 @@ def pictures_of(scene: Scene, palette: Palette) -> List[Picture]:
 
 
 def write(path: Path, data: bytes) -> None:
-    """Whole or not at all."""
+    """Writes the file atomically; raises ResultsError if it cannot be written."""
     try:
         write_atomically(path, data)
     except OSError as error:
@@ -44,7 +44,7 @@ def _formats(argument: str) -> List[str]:
 def arguments(words: Optional[List[str]]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m cuflash.plot", description=__doc__)
     parser.add_argument("results", nargs="+", metavar="RESULTS.json", help="files that cuflash bench wrote with --json")
-    parser.add_argument("-o", "--output", metavar="DIR", type=Path, help="a folder for pictures; made where missing")
+    parser.add_argument("-o", "--output", metavar="DIR", type=Path, help="a folder for pictures; created if missing")
     parser.add_argument("--format", metavar="png,svg", type=_formats, default=list(FORMATS), help="default: both")
     parser.add_argument("--html", metavar="FILE", type=Path, help="a report in one file, which needs no network")
     options = parser.parse_args(words)
@@ -77,7 +77,7 @@ def run(options: argparse.Namespace) -> None:
 
 
 def _draw(planned: Dict[str, List[Picture]], options: argparse.Namespace) -> Dict[str, List[Tuple[Picture, bytes]]]:
-    """Writes pictures; gives those that the report needs."""
+    """Writes pictures, and returns those that the report needs."""
     kept: Dict[str, List[Tuple[Picture, bytes]]] = {name: [] for name in planned}
     filed = options.format if options.output is not None else []
     formats = list(dict.fromkeys([*filed, *(["svg"] if options.html is not None else [])]))
@@ -92,7 +92,7 @@ def _draw(planned: Dict[str, List[Picture]], options: argparse.Namespace) -> Dic
 
 
 def main(words: Optional[List[str]] = None) -> int:
-    """The command with these arguments, or those of the process; gives the exit code."""
+    """Runs the command with these arguments, or those of the process, and returns the exit code."""
     options = arguments(words)
     try:
         run(options)

@@ -1,4 +1,4 @@
-"""Which points share a panel: those that differ in one size alone, which is then the axis."""
+"""Groups points into panels. The points of a panel differ only in one size, which is its axis."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def _grouped(points: Iterable[Point], axis: Axis, without: Tuple[str, ...]) -> L
 
 
 def _has_one_batch(facet: Facet, axis: Axis) -> bool:
-    """Whether each place of the axis has a single batch size."""
+    """Whether there is only one batch size at each position of the axis."""
     return len({(axis.value(p), p.batch) for p in facet.problems()}) == len({axis.value(p) for p in facet.problems()})
 
 
@@ -97,9 +97,9 @@ def _common_batch(facets: List[Facet], axis: Axis) -> str:
 
 
 def facets_of(points: Iterable[Point], axis: Axis) -> Tuple[List[Facet], str]:
-    """Panels with titles of what they differ in, and what they have in common as words.
+    """The panels, titled by what distinguishes them, and what they have in common in words.
 
-    Where the batch follows from the length, as with a fixed number of tokens, it is no reason for another panel.
+    A batch size that follows from the length, as with a fixed number of tokens, does not separate panels.
     """
     points = list(points)
     joined = _grouped(points, axis, (*axis.replaces, "batch"))
@@ -117,9 +117,10 @@ def facets_of(points: Iterable[Point], axis: Axis) -> Tuple[List[Facet], str]:
 
 
 def by_axis(points: Iterable[Point]) -> List[Tuple[str, Axis, List[Point]]]:
-    """Points of forward or backward with the axis that suits them, and a name for it in those of pictures.
+    """Groups points of forward or backward by a suitable axis, with a name for the axis in names of pictures.
 
-    Queries are the axis where there are fewer of them than keys, and several numbers of them; otherwise lengths are.
+    The axis is the number of queries for points with fewer queries than keys, if that number varies; otherwise it is
+    the length.
     """
     points = list(points)
     short = [point for point in points if not _square(point.problem)]
@@ -130,7 +131,7 @@ def by_axis(points: Iterable[Point]) -> List[Tuple[str, Axis, List[Point]]]:
 
 
 def rows_of(facets: List[Facet], columns: int = 4) -> List[List[Optional[Facet]]]:
-    """Panels in rows: those with a causal mask below those without, where they fit side by side."""
+    """Arranges panels in rows: those with a causal mask below those without, if each group fits into a row."""
     plain, causal = [f for f in facets if not f.causal], [f for f in facets if f.causal]
     keys = sorted({f.order[:-1] for f in facets})
     if plain and causal and len(keys) <= columns:

@@ -15,11 +15,11 @@ from .style import GRID, PAPER, QUIET, Palette, legend, matplotlib, set_title
 ROWS_OF_PICTURE = 5
 PANEL_WIDTH, PANEL_HEIGHT, LABEL_WIDTH = 2.9, 2.35, 1.2
 MOST_TICKS = 7
-LABEL_GAP = 0.085  # of the height of a panel
+LABEL_GAP = 0.085  # share of a panel's height
 
 
 class Value(NamedTuple):
-    """What is drawn of a point, with its quartiles."""
+    """The drawn value of a point, with its quartiles."""
 
     y: float
     low: float
@@ -28,19 +28,19 @@ class Value(NamedTuple):
 
 @dataclass(frozen=True)
 class Measure:
-    """What is drawn against the axis."""
+    """The quantity that a chart draws by its axis."""
 
     label: str
     value: Callable[[Point], Optional[Value]]
     words: Callable[[float], str] = text.number
     in_bytes: bool = False
-    shared: bool = True  # whether all panels have one scale: where they can be compared
-    ceiling: Optional[Tuple[float, str]] = None  # a line that nothing should be above, and its words
+    shared: bool = True  # whether all panels have the same scale, so that they can be compared
+    ceiling: Optional[Tuple[float, str]] = None  # a line that no value should exceed, and its label
 
 
 @dataclass(frozen=True)
 class LineChart:
-    """One or more pictures: as many as its panels need."""
+    """A chart of one or more pictures, as many as its panels need."""
 
     name: str
     title: str
@@ -50,7 +50,7 @@ class LineChart:
     caption: str = ""
 
     def pictures(self, points: List[Point], least_places: int = 1) -> Iterator[Picture]:
-        """least_places: panels with fewer places on the axis are left out."""
+        """The pictures of these points, without panels that have fewer than least_places positions on the axis."""
         drawn = [point for point in points if self.measure.value(point) is not None]
         facets, common = facets_of(drawn, self.axis)
         facets = [f for f in facets if len({self.axis.value(p) for p in f.problems()}) >= least_places]
@@ -62,7 +62,7 @@ class LineChart:
             yield Picture(self.name + page, title, self.caption, self.table(part), partial(self.paint, part, title))
 
     def value(self, point: Point) -> Value:
-        """Of a point in a panel: those without a value have none."""
+        """The value of a point that is in a panel; points without a value are in none."""
         value = self.measure.value(point)
         assert value is not None
         return value
@@ -157,7 +157,7 @@ class LineChart:
         axes.set_ylim(-150, 2.0 * max(top, 4096))
 
     def _labels(self, axes: Any, facet: Facet) -> None:
-        """Names at the right end of their lines, moved apart where lines end close to each other."""
+        """Puts names at the right ends of lines, moved apart if lines end close to each other."""
         to_axes = axes.transData + axes.transAxes.inverted()
         ends = []
         for name in self.palette.sorted(facet.points):
@@ -174,13 +174,13 @@ class LineChart:
 
 
 def _names_all(row: List[Optional[Facet]]) -> bool:
-    """Whether labels at the last panel name every line of the row."""
+    """Whether the last panel of the row has every contestant, so that its labels name all lines."""
     return row[-1] is not None and all(set(facet.points) <= set(row[-1].points) for facet in row if facet)
 
 
 def spread(heights: List[float]) -> List[float]:
     """Ascending heights, moved as little as needed to be LABEL_GAP apart."""
-    groups: List[List[float]] = []  # each with the heights that were asked for
+    groups: List[List[float]] = []  # labels that are moved together, by their requested heights
     for height in heights:
         groups.append([height])
         while len(groups) > 1 and _lowest(groups[-1]) < _lowest(groups[-2]) + LABEL_GAP * len(groups[-2]):
@@ -189,5 +189,5 @@ def spread(heights: List[float]) -> List[float]:
 
 
 def _lowest(group: List[float]) -> float:
-    """Where the first of a group stands, so that the group is centred on where its members want to be."""
+    """The height of the first label of a group that is centred on the heights its members asked for."""
     return sum(group) / len(group) - LABEL_GAP * (len(group) - 1) / 2

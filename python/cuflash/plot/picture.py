@@ -23,9 +23,9 @@ class Table:
 
 @dataclass(frozen=True)
 class Picture:
-    """Painted when it is needed: figures of matplotlib are large."""
+    """A picture that is painted only when it is needed, because matplotlib's figures are large."""
 
-    name: str  # of its files, without the end
+    name: str  # of its files, without the extension
     title: str
     caption: str
     table: Table

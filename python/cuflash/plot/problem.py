@@ -9,7 +9,7 @@ LSE_BYTES = 4
 
 
 class Problem(NamedTuple):
-    """Names and order are those of the results file."""
+    """A measured problem; its fields have the names and order of the results file."""
 
     device: str
     direction: str
@@ -26,7 +26,7 @@ class Problem(NamedTuple):
 
     @property
     def pairs(self) -> float:
-        """Pairs of a query and a key that see each other, of one head. The last query stands at the last key."""
+        """Visible pairs of a query and a key for one head. The last query is aligned with the last key."""
         if not self.causal:
             return float(self.len_q) * self.len_k
         rows = min(self.len_q, self.len_k)
@@ -42,7 +42,7 @@ class Problem(NamedTuple):
 
     @property
     def minimal_bytes(self) -> float:
-        """Every input read once, every result written once; backward has a gradient beside each of Q, K, V and O."""
+        """Bytes to read every input and write every result once; backward has a gradient for each of Q, K, V and O."""
         rows_q, rows_k = float(self.heads_q) * self.len_q, float(self.heads_k) * self.len_k
         once = self.batch * (rows_q + rows_k) * (self.head_dim + self.head_dim_v) * ELEMENT_BYTES[self.dtype]
         return 2 * once + self.batch * rows_q * LSE_BYTES if self.direction == "backward" else once

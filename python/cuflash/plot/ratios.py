@@ -1,4 +1,4 @@
-"""Heat maps of how many times as fast cuflash is as each other contestant."""
+"""Heat maps of the speed of cuflash relative to each other contestant."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from .scene import OURS, Scene
 from .style import DARK_ON_COLOUR, DIVERGING, LIGHT_ON_COLOUR, PAPER, Palette, matplotlib, set_title
 
 ROWS_OF_PICTURE = 32
-STRONGEST = 2.0  # the ratio from which on colours are the strongest, in all pictures
+STRONGEST = 2.0  # the ratio with the strongest colour, in all pictures
 
 
 class Map(NamedTuple):
-    """One contestant's ratios by row and place on the axis."""
+    """One contestant's ratios, by row and position on the axis."""
 
     contestant: str
     cells: Dict[Tuple[int, int], float]
@@ -30,7 +30,7 @@ def geometric_mean(ratios: List[float]) -> float:
 
 
 def summary(scene: Scene, palette: Palette) -> Table:
-    """A line for each type, direction and contestant."""
+    """A table with a line for each type, direction and contestant."""
     lines = []
     for (direction, dtype), points in scene.of("forward", "backward", "decode").items():
         for name in palette.sorted(point.contestant for point in points if point.contestant != OURS):

@@ -14,8 +14,8 @@ from .results import Point, Run
 from .scene import Scene
 from .style import GRID, INK, ON_DARK, PAPER, QUIET, Palette
 
-MOST_ROWS = 5000  # of the table of all points: a report shall open quickly
-WIDE = 12  # columns, above which a table is set smaller, so that 1200 pixels show all of it
+MOST_ROWS = 5000  # rows of the table of all points, so that a report opens quickly
+WIDE = 12  # tables with more columns than this have a smaller font, so that they fit into 1200 pixels
 
 STYLE = f"""
 :root {{ color-scheme: light dark;
@@ -48,7 +48,7 @@ POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
 
 
 def on_any_paper(svg: bytes) -> bytes:
-    """The picture with its own dark colours for readers who prefer them."""
+    """The picture with dark colours added for readers who prefer them."""
     drawn = svg.decode("utf-8")
     names = {colour: f"--c{n}" for n, colour in enumerate(ON_DARK)}
     drawn = re.sub("|".join(ON_DARK), lambda found: f"var({names[found.group()]})", drawn)

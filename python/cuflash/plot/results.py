@@ -23,18 +23,18 @@ MAX_TEXT = 2000
 MAX_SIZE = 2**31 - 1
 MAX_BYTES = 2**60
 MS = (1e-9, 1e9)
-RATE = (1e-9, 1e7)  # TFLOP/s and GB/s: what is drawn on logarithmic axes is not 0
+RATE = (1e-9, 1e7)  # limits of TFLOP/s and GB/s; not 0, because axes are logarithmic
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,39}")
 CEILING = re.compile(r"(?:%s)_tflops|read_gbs" % "|".join(ELEMENT_BYTES))
 
 
 class ResultsError(Exception):
-    """A file is not what it must be."""
+    """Raised for an invalid results file."""
 
 
 @dataclass(frozen=True)
 class Point:
-    """One contestant at one problem; None where it is not known."""
+    """The result of one contestant for one problem; unknown values are None."""
 
     contestant: str
     problem: Problem
@@ -74,7 +74,7 @@ def _shown(value: Any) -> str:
 
 
 class _Reader:
-    """A JSON object and where it stands in the file."""
+    """A JSON object and its position in the file."""
 
     def __init__(self, value: Any, where: str):
         self.where = where
@@ -98,7 +98,7 @@ class _Reader:
 
     def text(self, name: str) -> str:
         value = self.get(name)
-        # Only printable text: neither control characters nor halves of surrogate pairs can be drawn or saved.
+        # The text must be printable: control characters and halves of surrogate pairs can be neither drawn nor saved.
         if not isinstance(value, str) or len(value) > MAX_TEXT or not value.isprintable():
             raise self.fail(name, f"a text of at most {MAX_TEXT} printable characters")
         return value
@@ -197,7 +197,7 @@ def _without_repetition(pairs: List[Tuple[str, Any]]) -> Dict[str, Any]:
 
 
 def read(path: str) -> Run:
-    """The file at this path, or ResultsError."""
+    """Reads the file at this path; raises ResultsError if it is invalid."""
     try:
         with open(path, "rb") as file:
             data = file.read(MAX_FILE_BYTES + 1)

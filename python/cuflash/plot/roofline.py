@@ -1,4 +1,4 @@
-"""Rooflines: what the memory and the arithmetic of a machine allow, and where each measured call is below that."""
+"""Rooflines: the limits that memory and arithmetic of a machine set, and the measured calls below them."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from .results import DIRECTIONS, Point
 from .scene import Scene
 from .style import PAPER, QUIET, Palette, legend, matplotlib, set_title
 
-SCALE = 1e-3  # a GB/s and a FLOP/byte make this many TFLOP/s
+SCALE = 1e-3  # TFLOP/s per GB/s times FLOP/byte
 CAPTION = ("Operations by the bytes of inputs and results, each moved once: what a perfect cache would leave. "
            "Lines are ceilings measured in the same runs.")
 
 
 def speed_of(point: Point) -> float:
-    """TFLOP/s, of a decode step by its operations."""
+    """TFLOP/s of a point; for a decode step, computed from its operations and time."""
     return point.tflops if point.tflops is not None else point.problem.flops / point.ms * 1e-9
 
 
@@ -47,7 +47,7 @@ def _roof(x: float, bandwidth: Optional[float], peak: Optional[float]) -> float:
 
 
 def _limits(points: List[Point], bandwidth: Optional[float], peak: Optional[float]) -> Tuple[float, ...]:
-    """Left, right, low, high: around the points and the corner of the roof."""
+    """The limits of the axes (left, right, low, high), around the points and the corner of the roof."""
     xs, ys = [p.problem.intensity for p in points], [speed_of(p) for p in points]
     left, right = min(xs) / 2, max(xs) * 2
     if bandwidth is not None and peak is not None:

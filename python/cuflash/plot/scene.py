@@ -11,14 +11,14 @@ OURS = "cuflash"
 
 
 class Scene(NamedTuple):
-    """Points of all files by contestant and problem; of those in several files the last is kept."""
+    """Points of all files by contestant and problem; if files repeat a point, the last one counts."""
 
     device: str
     machine: str
-    number: int  # among the machines with such a device
+    number: int  # counts the machines with such a device
     points: Dict[Tuple[str, Problem], Point]
-    ratios: Dict[Tuple[str, Problem], float]  # theirs' time / cuflash's, both of one file
-    ceilings: Dict[str, float]  # the highest that was measured
+    ratios: Dict[Tuple[str, Problem], float]  # their time / cuflash's time, both from one file
+    ceilings: Dict[str, float]  # the highest measured values
 
     @property
     def name(self) -> str:
@@ -47,7 +47,7 @@ def _ratios(run: Run, device: str) -> Iterable[Tuple[Tuple[str, Problem], float]
 
 
 def scenes_of(runs: List[Run]) -> List[Scene]:
-    """One for each device of each machine, in the order of the files."""
+    """A scene for each device of each machine, in the order of the files."""
     scenes: Dict[Tuple[str, str], Scene] = {}
     numbers: Dict[str, int] = {}
     for run in runs:

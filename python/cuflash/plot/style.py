@@ -8,13 +8,13 @@ from typing import Any, Dict, Iterable, List, Tuple
 from .scene import OURS
 
 PAPER, INK, QUIET, GRID = "#ffffff", "#1b1f24", "#5c6570", "#e3e6ea"
-# For text on a coloured background, which stays as it is on dark paper.
+# The colour of text on a coloured background, which does not change on dark paper.
 DARK_ON_COLOUR, LIGHT_ON_COLOUR = "#010101", "#fefefe"
-# What a report exchanges where its reader prefers dark.
+# Colours that a report replaces for readers who prefer dark.
 ON_DARK = {PAPER: "#15181c", INK: "#e8eaed", QUIET: "#a2abb5", GRID: "#30363d"}
 
-# Okabe and Ito's colours, which people with any kind of colour vision can tell apart, without black and yellow: those
-# are lost on one paper or the other.
+# Okabe and Ito's colours, which people with any kind of colour vision can tell apart, without black and yellow, which
+# are invisible on dark or on light paper.
 KNOWN: Dict[str, Tuple[str, str]] = {
     OURS: ("#0072b2", "o"),
     "naive": ("#808890", "p"),
@@ -28,8 +28,8 @@ KNOWN: Dict[str, Tuple[str, str]] = {
 OTHERS: List[Tuple[str, str]] = [("#56b4e9", "h"), ("#999933", "d"), ("#b2182b", "P"), ("#40b0a6", "X")]
 DIVERGING = "PuOr"  # orange below, purple above: safe for colour-blind readers
 
-TITLE_LETTERS = 12  # an inch, of a title
-OLDEST = (3, 7)  # of matplotlib: legends outside of panels
+TITLE_LETTERS = 12  # letters of a title per inch
+OLDEST = (3, 7)  # the first matplotlib with legends outside of panels
 
 SETTINGS: Dict[str, Any] = {
     "figure.facecolor": PAPER, "savefig.facecolor": PAPER, "axes.facecolor": PAPER,
@@ -46,11 +46,11 @@ SETTINGS: Dict[str, Any] = {
 
 
 class MissingMatplotlib(Exception):
-    """Says how to get it."""
+    """Raised if matplotlib is missing or too old; the message says how to get it."""
 
 
 def matplotlib() -> Any:
-    """The module: needed here and nowhere else in the package."""
+    """The module matplotlib, which only this subpackage needs."""
     try:
         import matplotlib as module
         import matplotlib.figure  # noqa: F401
@@ -63,7 +63,7 @@ def matplotlib() -> Any:
 
 
 def in_style() -> Any:
-    """A context in which our settings hold, whatever this machine's settings of matplotlib are."""
+    """A context with our settings, independent of the user's matplotlib settings."""
     module = matplotlib()
     return module.rc_context({**module.rcParamsDefault, "backend": module.rcParams["backend"], **SETTINGS})
 
@@ -88,13 +88,13 @@ class Palette:
 
 
 def set_title(figure: Any, words: str) -> None:
-    """At the left, on as many lines as the figure's width needs."""
+    """Sets a title at the left, wrapped to the width of the figure."""
     width = int(TITLE_LETTERS * figure.get_size_inches()[0])
     figure.suptitle(textwrap.fill(words, width), x=0.01, ha="left", fontsize=11, color=INK)
 
 
 def legend(figure: Any, palette: Palette, contestants: List[str]) -> None:
-    """Beside the panels, where names at the ends of lines would not do."""
+    """Places a legend next to the panels if labels at the ends of lines do not suffice."""
     line = matplotlib().lines.Line2D
     handles = [line([], [], color=palette.color(name), marker=palette.marker(name), markeredgecolor=PAPER, markersize=7)
                for name in contestants]

@@ -23,7 +23,7 @@ def size(n: float) -> str:
 
 
 def number(x: Optional[float]) -> str:
-    """Three digits or more, never an exponent for what is measured here."""
+    """A number with at least three digits, and without an exponent in the range of measured values."""
     if x is None:
         return ""
     if x == 0 or x >= 1000:
@@ -34,7 +34,7 @@ def number(x: Optional[float]) -> str:
 
 
 def speed_unit(fastest: float) -> Tuple[str, float]:
-    """The unit for speeds up to this one, of TFLOP/s, and what they are multiplied by."""
+    """The unit for speeds up to `fastest` TFLOP/s, and the factor from TFLOP/s to it."""
     return ("TFLOP/s", 1.0) if fastest >= 1 else ("GFLOP/s", 1e3)
 
 

@@ -98,7 +98,7 @@ std::vector<int64_t> batch_extents(const Call& call) {
   return extents;
 }
 
-// Which slice of this operand belongs to the call of that index.
+// The slice of this operand that the call with this index reads or writes.
 int64_t slice_number(std::span<const int64_t> front, std::span<const int64_t> extents, int64_t index) {
   int64_t number = 0, stride = 1;
   for (size_t d = front.size(); d-- > 0;) {

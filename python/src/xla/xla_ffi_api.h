@@ -39,7 +39,7 @@ struct MetadataExtension {
 };
 
 struct Error;    // owned by XLA
-struct Context;  // of one execution
+struct Context;  // the context of one execution
 
 enum class ErrorCode : int32_t { invalid_argument = 3, resource_exhausted = 8, unimplemented = 12, internal = 13 };
 

@@ -11,7 +11,7 @@
 namespace cuflash::cuda {
 namespace {
 
-// What a call passes: sizes of the result and of the parameters.
+// The sizes of a function's result and parameters.
 template <class Result, class... Parameters>
 std::vector<size_t> sizes_of(Result (*)(Parameters...)) {
   return {sizeof(Result), sizeof(Parameters)...};

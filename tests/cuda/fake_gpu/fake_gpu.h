@@ -25,8 +25,8 @@ struct FakeLaunch {
 struct FakeGpu {
   void (*on_launch)(const FakeLaunch&) = nullptr;
   int launches = 0;
-  int blocks = 0;        // of device memory, allocated
-  int pool_blocks = 0;   // of these, from a pool
+  int blocks = 0;        // allocated blocks of device memory
+  int pool_blocks = 0;   // those of them that are from a pool
   bool crowded = false;  // cooperative launches do not fit
 };
 

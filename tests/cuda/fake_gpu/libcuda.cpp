@@ -48,7 +48,7 @@ bool is_aligned(const void* data, std::uintptr_t bytes) { return reinterpret_cas
 FakeStream* of(CUstream stream) { return reinterpret_cast<FakeStream*>(stream); }
 FakeEvent* of(CUevent event) { return reinterpret_cast<FakeEvent*>(event); }
 
-// Without bytes, pointers may be null.
+// Pointers may be null if there are no bytes to copy.
 void copy(void* to, const void* from, size_t bytes) {
   if (bytes > 0) std::memcpy(to, from, bytes);
 }
@@ -129,8 +129,8 @@ FAKE cuLibraryGetKernel(CUkernel* kernel, CUlibrary library, const char*) {
 FAKE cuKernelGetFunction(CUfunction* function, CUkernel kernel) {
   return *function = reinterpret_cast<CUfunction>(kernel), CUDA_SUCCESS;
 }
-// The most dynamic shared memory of a launch, as for each kernel and device it was set last.
-static std::map<std::pair<const void*, int>, unsigned> max_shared_bytes;
+// The limit of dynamic shared memory that was last set for each kernel and device.
+static std::map<std::pair<const void*, int>, unsigned> most_shared_bytes;
 FAKE cuKernelSetAttribute(CUfunction_attribute, int bytes, CUkernel kernel, CUdevice device) {
   const std::lock_guard lock(mutex);
   return max_shared_bytes[{kernel, device}] = static_cast<unsigned>(bytes), CUDA_SUCCESS;

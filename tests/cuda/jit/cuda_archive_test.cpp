@@ -67,7 +67,7 @@ TEST_F(ArchiveFile, EveryDamagedByteIsSeen) {
 TEST_F(ArchiveFile, OneDamagedEntryDoesNotSpoilTheOthers) {
   const auto entries = three_entries();
   std::string bytes = archive_bytes(entries);
-  bytes.back() ^= 1;  // of the last cubin
+  bytes.back() ^= 1;  // the last byte belongs to the last cubin
   const Archive archive = open(bytes);
   EXPECT_TRUE(archive.find(entries[0].key));
   EXPECT_THROW(archive.find(entries[2].key), ArchiveError);

@@ -1,4 +1,4 @@
-// Where compiled kernels come from, in which order, and the messages if there is none.
+// The sources of compiled kernels, their order, and the messages if a kernel is in none of them.
 #include "cuda/jit/binaries.h"
 
 #include <gtest/gtest.h>
@@ -98,7 +98,7 @@ TEST_F(BinariesTest, APackThatAnotherUserCouldHaveWrittenIsRefused) {
     EXPECT_NE(refusal(binaries, program).find("can be written by others, and code is run from it; chmod go-w it"),
               std::string::npos);
     EXPECT_EQ(binaries.pack_size(), 0u);
-    // Nor through a link, whose own mode means nothing.
+    // A link to the pack is refused, too; the mode of the link itself means nothing.
     fs::create_symlink(path, dir.file("link"));
     Binaries linked({cache(), dir.file("link"), "off"});
     EXPECT_NE(refusal(linked, program).find("can be written by others"), std::string::npos);

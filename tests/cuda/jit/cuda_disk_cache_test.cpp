@@ -60,8 +60,8 @@ TEST_F(Disk, LeavesNoTemporaryFiles) {
   EXPECT_EQ(files, 1u);
 }
 
-// In a container, the next process has the ID of the one that was killed.
-TEST_F(Disk, StoresBesideWhatAKilledProcessOfItsNumberLeft) {
+// In a container the next process may have the id of the one that was killed.
+TEST_F(Disk, StoresDespiteLeftoversOfAKilledProcessWithItsId) {
   fs::create_directories(cache());
   fs::permissions(cache(), fs::perms::owner_all);
   for (int n = 0; n < 200; ++n)

@@ -310,7 +310,7 @@ void write(const std::vector<Kernel>& kernels, const std::string& arch) {
 TEST_P(Kernels, CompileWithoutSpillsOrComplaints) {
   CUFLASH_NEEDS_NVRTC();
   const Arch arch = arch_named(GetParam());
-  // The same instructions, and as little shared memory as sm_120.
+  // sm_89 has the instructions of sm_80, and as little shared memory as sm_120.
   if (arch.number() == 89 && scale() < 10)
     GTEST_SKIP() << "sm_80 and sm_120 stand for it; CUFLASH_TEST_SCALE=10 compiles all";
   std::vector<Kernel> kernels = kernels_of(scale() >= 10 ? all_launches_for(arch) : launches_for(arch));

@@ -1,4 +1,4 @@
-// Where NVRTC is searched for, and the message about one that is too old.
+// The places in which NVRTC is searched, and the message about one that is too old.
 #include <gtest/gtest.h>
 
 #include <algorithm>

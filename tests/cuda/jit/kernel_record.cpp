@@ -14,7 +14,7 @@
 namespace cuflash::test {
 namespace {
 
-constexpr size_t kDigits = 16;  // of a digest: enough to tell versions of a few hundred kernels apart
+constexpr size_t kDigits = 16;  // digits of a digest that suffice to distinguish versions of a few hundred kernels
 
 const char* text_of(const std::string& header) {
   for (const KernelHeader& h : kernel_headers())

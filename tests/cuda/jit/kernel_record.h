@@ -1,4 +1,4 @@
-// What the compiler reported about kernels, as committed in tests/cuda/jit/cuda_kernels.txt. A kernel whose sources, flags and
+// The compiler's reports about kernels that tests/cuda/jit/cuda_kernels.txt records. A kernel whose sources, flags and
 // compiler are those of its entry need not be compiled again to know its registers and spills.
 #pragma once
 

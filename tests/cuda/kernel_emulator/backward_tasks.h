@@ -7,9 +7,9 @@ namespace kernel_emulator {
 
 struct BackwardTask {
   int b, head_k, part;
-  int first_key, rows;              // of the key tile; rows that are stored
+  int first_key, rows;              // first key of the key tile; number of rows that are stored
   int first_head, heads;            // query heads
-  std::vector<int> query_tiles;     // of 64 queries of every head, in the order of the visits
+  std::vector<int> query_tiles;     // tiles of 64 queries that are visited for every head, in order
   std::vector<bool> may_be_masked;  // for each of them
 };
 

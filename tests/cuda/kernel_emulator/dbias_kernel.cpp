@@ -30,7 +30,7 @@ EmulatedKernel prepare_kernel() {
 }
 constexpr Element bf16 = Element::bf16;
 constexpr BackwardConfig prepare_config(int dim) { return {bf16, dim, dim, 64, 0, 0, 0, 0, 0, 0, kBias, 0, 0}; }
-// As plans for sm_90 choose them.
+// Configs that plans for sm_90 choose.
 const EmulatedKernel kDbiasKernels[] = {
     prepare_kernel<prepare_config(64)>(),
     dbias_kernel<Sm90DbiasConfig{bf16, 64, 64, 128, 4, kBias}>(),

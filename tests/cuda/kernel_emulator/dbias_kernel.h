@@ -9,7 +9,7 @@
 
 namespace kernel_emulator {
 
-// As run_forward_kernel, with Sm90BackwardParams, or BackwardParams for the prepare kernel.
+// Like run_forward_kernel, with Sm90BackwardParams, or BackwardParams for the prepare kernel.
 std::string run_dbias_kernel(const char* program, const void* params, const Grid& grid, int threads,
                              size_t shared_bytes, uint64_t seed);
 

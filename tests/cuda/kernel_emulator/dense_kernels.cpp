@@ -66,7 +66,7 @@ CUFLASH_BACKWARD_KERNEL(backward_prepare)
 CUFLASH_BACKWARD_KERNEL(backward_finish)
 #undef CUFLASH_BACKWARD_KERNEL
 constexpr Element bf16 = Element::bf16, f32 = Element::f32;
-// As plans for sm_90 choose them; the last int of a ForwardConfig are its options.
+// Configs that plans for sm_90 choose; the last int of a ForwardConfig has its options.
 constexpr DenseKernel kKernels[] = {
     mask_kernel<MaskSummaryConfig{f32, 0}>(),
     mask_kernel<MaskSummaryConfig{f32, 1}>(),

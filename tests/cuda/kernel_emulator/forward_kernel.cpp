@@ -66,7 +66,7 @@ CUFLASH_BACKWARD_KERNEL(backward_prepare, BackwardConfig, BackwardParams)
 CUFLASH_BACKWARD_KERNEL(backward_finish, BackwardConfig, BackwardParams)
 #undef CUFLASH_BACKWARD_KERNEL
 constexpr Element bf16 = Element::bf16, f16 = Element::f16, f32 = Element::f32;
-// As plans for sm_90 choose them.
+// Configs that plans for sm_90 choose.
 constexpr int kNoTurns = kPinWait | kStoreBySmem | kPrefetchQ | kFirstMax;
 const EmulatedKernel kForwardKernels[] = {
     forward_kernel<Sm90ForwardConfig{bf16, 64, 64, 4, 64, 4, kNoTurns, 0, 0}>(),

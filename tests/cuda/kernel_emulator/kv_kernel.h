@@ -18,7 +18,7 @@ struct Grid {
 // not contain, or writes beyond the shared memory of the launch.
 std::string run_cache_kernel(const int* config, size_t ints, const void* params, const Grid& grid, int threads,
                              size_t shared_bytes, uint64_t seed);
-// The same for a MergeConfig and MergeParams.
+// run_cache_kernel for a MergeConfig and MergeParams.
 std::string run_merge_kernel(const int* config, size_t ints, const void* params, const Grid& grid, int threads,
                              uint64_t seed);
 

@@ -1,4 +1,4 @@
-// With it longjmp() refuses to change to another stack.
+// _FORTIFY_SOURCE makes longjmp() refuse to change to another stack.
 #undef _FORTIFY_SOURCE
 
 #include "tests/cuda/kernel_emulator/lanes.h"
@@ -37,8 +37,8 @@ struct Copy {
   int bytes, zeros;
 };
 
-// Where a coroutine goes on. swapcontext() would change the signal mask as well, which is a system call for each change;
-// it is needed for the first steps on a new stack alone.
+// The state in which a coroutine continues. setcontext() only enters a new stack; all later changes use longjmp(),
+// because swapcontext() would also change the signal mask, which takes a system call.
 struct Context {
   ucontext_t beginning{};
   jmp_buf place{};
@@ -65,12 +65,13 @@ struct Thread {
   Context context;
   Stack stack;
   uint64_t exchanges = 0;
-  std::map<unsigned, uint64_t> waited;  // how often, for each mbarrier
+  std::map<unsigned, uint64_t> waited;  // the number of its waits for each mbarrier
   std::vector<Copy> open;
   std::deque<std::vector<Copy>> committed;
 };
 
-// What a thread waits for, apart from the rest of it: most steps of the scheduler look at threads that cannot go on.
+// The barrier that a thread waits for. It is separate from Thread because the scheduler mostly looks at waiting
+// threads.
 struct Wait {
   const Barrier* barrier = nullptr;  // the thread resumes when this has completed more than `rounds` rounds
   uint64_t rounds = 0;
@@ -82,7 +83,7 @@ struct Wait {
 struct WarpExchange {
   Barrier barrier;
   std::array<std::array<unsigned char, kWarp * kMaxBytes>, 2> slots;
-  std::map<unsigned, uint64_t> passed;  // the most waits that one of its lanes has behind it, for each mbarrier
+  std::map<unsigned, uint64_t> passed;  // the largest number of completed waits of a lane, for each mbarrier
 };
 
 struct Box {
@@ -91,7 +92,7 @@ struct Box {
 };
 struct Mbarrier {
   int arrivals = 0, missing = 0;
-  int64_t bytes = 0;  // expected and not landed
+  int64_t bytes = 0;  // expected bytes that have not arrived
   int waiting = 0;
   Barrier barrier;
   std::vector<Box> boxes;
@@ -108,7 +109,7 @@ struct Mbarrier {
 
 struct Cta {
   std::vector<Thread> threads;
-  std::vector<Wait> waits;  // of each thread
+  std::vector<Wait> waits;  // by thread
   std::vector<WarpExchange> warps;
   Barrier barrier;
   std::array<Barrier, 16> named;
@@ -117,14 +118,14 @@ struct Cta {
   size_t current = 0, left = 0;
   const std::function<void()>* body = nullptr;
   std::mt19937_64 random;
-  int polls = 0;  // for other CTAs, in this turn
+  int polls = 0;  // polls for other CTAs in this turn
 };
 constexpr int kMaxPolls = 4096;
 Cta* cta = nullptr;
 
 Thread& self() { return cta->threads[cta->current]; }
 
-// Until the barrier completes a round.
+// Pauses the running thread until the barrier completes a round.
 void pause(const Barrier& barrier, uint64_t round) {
   cta->waits[cta->current] = {&barrier, round};
   change(self().context, cta->scheduler);
@@ -259,8 +260,9 @@ void start_tma(unsigned barrier, unsigned bytes, std::function<void()> copy) {
   mbarrier.boxes.push_back({bytes, std::move(copy)});
   if (mbarrier.waiting > 0) mbarrier.land_boxes();
 }
-// The lanes of a warp wait together on a GPU, and one of them may then release what they waited for on behalf of all. Here
-// they run one after the other: what another lane of the warp has waited for is over, even if a later phase is, too.
+// On a GPU the lanes of a warp wait together, and one of them may then release the barrier on behalf of all. Here they
+// run one after the other, so a wait that another lane of the warp has completed is complete for this lane, whatever
+// the phase is now.
 void wait_mbarrier(unsigned barrier, unsigned parity) {
   Mbarrier& mbarrier = cta->mbarriers.at(barrier);
   const uint64_t number = ++self().waited[barrier];

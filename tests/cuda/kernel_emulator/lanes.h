@@ -12,14 +12,13 @@ inline constexpr int kWarp = 32;
 
 // Runs body() on every thread, with threadIdx set. seed: determines the order.
 void run_threads(int threads, uint64_t seed, const std::function<void()>& body);
-// The same for several CTAs that take turns. enter(n) is called before CTA n resumes, leave(n) after it paused or
-// finished.
+// Runs several CTAs that take turns. enter(n) is called before CTA n resumes, leave(n) after it paused or finished.
 void run_ctas_interleaved(int64_t ctas, int threads, uint64_t seed, const std::function<void()>& body,
                           const std::function<void(int64_t)>& enter, const std::function<void(int64_t)>& leave);
 
 // The functions below are called by body.
 void sync_threads();  // __syncthreads
-int num_threads();    // of the CTA
+int num_threads();    // threads of the CTA
 // Every lane of a warp passes `bytes` bytes and gets those of all lanes, in lane order.
 const unsigned char* exchange(const void* mine, int bytes);
 

@@ -1,5 +1,5 @@
-// Runs the kernels that list the tiles which a mask tensor shows to backward on the host, and what consumers make of the
-// bits of a tile.
+// Runs on the host the kernels that list the tiles that a mask tensor shows to backward, and the code by which
+// consumers read the bits of a tile.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,7 @@ namespace kernel_emulator {
 void list_query_tiles(const void* params, int64_t lists);
 // Tiles of 128 queries x 64 keys.
 void list_key_tiles_for_dq(const void* params, int64_t lists);
-void list_key_tiles(const void* params, int64_t lists);  // of forward
+void list_key_tiles(const void* params, int64_t lists);  // the lists of forward
 
 // box: bits of 64 queries, or of one if has_rows is false, and 128 keys, 16 bytes per query. half: which 64 keys. pairs:
 // of each thread of a warpgroup (kernels/sm90/pair_bits.h).

@@ -1,5 +1,5 @@
 // The tasks of the sm90 backward kernel: together they visit every pair of a query tile and a key tile that see each
-// other once, store every key tile, and leave no multiprocessor without work where there is enough of it.
+// other once, store every key tile, and leave no multiprocessor idle if there is enough work.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -166,8 +166,8 @@ double imbalance(const std::vector<kernel_emulator::BackwardTask>& tasks) {
   }
   return *busy.rbegin() * 132 / all;
 }
-// The same for CTAs that take their next task when they begin one, as the kernel does. A task's beginning and end take as
-// long as two query tiles.
+// The imbalance of CTAs that take their next task when they begin one, as the kernel does. A task's beginning and end
+// take as long as two query tiles.
 double imbalance_with_claims_ahead(const std::vector<kernel_emulator::BackwardTask>& tasks) {
   constexpr size_t kCtas = 132;
   constexpr double kEnds = 2.2;

@@ -127,7 +127,7 @@ TEST(CapExponent, ReachesTheCapAndKeepsNan) {
   EXPECT_TRUE(std::isnan(cap.score(std::numeric_limits<float>::quiet_NaN())));
 }
 
-// The same with the derivative, as backward takes them.
+// Exponents with the derivative of softcap, as backward takes them.
 TEST(CapGradient, IsCloseToTheDerivative) {
   for (const double scale : {0.125, 0.08838834764831845, 1.0, 1e-3})
     for (const double softcap : {1e-2, 0.5, 30.0, 60.0}) {
@@ -167,7 +167,7 @@ TEST(CapGradient, EndsAtTheCapAndKeepsNan) {
   EXPECT_TRUE(std::isnan(cap_gradient_in_range(std::numeric_limits<float>::quiet_NaN(), cap, 0).exponent));
 }
 
-// In a tile that takes the polynomial alone, a hidden pair has a probability and a factor of 0 for every LSE.
+// A hidden pair in a tile that takes only the polynomial has a probability and a factor of 0 for every LSE.
 TEST(CapGradient, HidesByADotProduct) {
   for (const double scale : {1e-5, 0.125, 1.0, 1e5})
     for (const double softcap : {1e-10, 1e-3, 1.0, 60.0}) {

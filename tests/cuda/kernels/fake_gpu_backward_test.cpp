@@ -1,6 +1,6 @@
-// Gradients of the kernel that adds dQ on a fake Hopper GPU, by the kernels themselves, emulated on the host: see
-// tests/cuda/kernel_emulator. Mostly of head size 128, for which a loader and a warpgroup of its own for dQ are all that
-// other sizes do not have. The CPU backend computes the outputs.
+// Gradients of the backward kernel that adds dQ on a fake Hopper GPU. The kernels themselves are emulated on the host:
+// see tests/cuda/kernel_emulator. The CPU backend computes the outputs. Most problems have head size 128, whose kernel
+// differs from those of other sizes only in its loader and in a separate warpgroup for dQ.
 
 #include <cstring>
 
@@ -16,15 +16,15 @@ namespace {
 
 struct Running {
   uint64_t seed = 0;
-  unsigned threads = 0;        // of the kernel
-  bool dq = false;             // one for dQ alone was launched
-  bool counts_tasks = true;    // of every head it has counted as many tasks as the next kernel waits for
-  int64_t prepared_heads = 0;  // that the prepare kernel prepares; 0: as planned
+  unsigned threads = 0;      // threads of the kernel's CTA
+  bool dq = false;           // one for dQ alone was launched
+  bool counts_tasks = true;  // the kernel has counted as many tasks of every head as the next kernel waits for
+  int64_t early_heads = 0;   // heads that the prepare kernel prepares; 0: as planned
   std::string fault;
 } running;
 
 void compare_task_counts(const BackwardParams& p) {
-  if (!p.dq_tasks) return;  // of D = 64
+  if (!p.dq_tasks) return;  // D = 64 has none
   const AttentionParams& a = p.attention;
   const unsigned tasks = static_cast<unsigned>((a.len_k + p.task_keys - 1) / p.task_keys * p.query_parts);
   for (int head = 0; head < a.batch * a.heads_q; ++head) {
@@ -62,9 +62,9 @@ class FakeBackward : public ::testing::Test {
   FakeBackward() { loaded_fake_gpu().on_launch = run_kernel; }
   ~FakeBackward() override { loaded_fake_gpu().on_launch = nullptr; }
 
-  // dq: a kernel of its own computes dQ.
-  static void check(const check::Case& c, bool dq = false, int64_t prepared_heads = 0, unsigned threads = 512) {
-    running = {}, running.prepared_heads = prepared_heads;
+  // dq: a separate kernel computes dQ.
+  static void check(const check::Case& c, bool dq = false, int64_t early_heads = 0, unsigned threads = 512) {
+    running = {}, running.early_heads = early_heads;
     const std::string fault = check::run_case(c);
     EXPECT_EQ(running.fault, "") << check::describe(c);
     EXPECT_EQ(fault, "") << check::describe(c);
@@ -83,8 +83,8 @@ check::Case of_head_size_128(int64_t batch, int64_t heads, int64_t len_q, int64_
   return c;
 }
 
-// Eight heads that share one are too many for a kernel for dQ alone beside the other. Tasks are parts of a key tile's heads
-// and queries, whose sums are added up.
+// Eight heads that share keys are too many for a separate kernel for dQ. Tasks are parts of a key tile's heads and
+// queries, whose sums are added up.
 TEST_F(FakeBackward, HeadsOfAGroupEqualTheOracle) {
   check(of_head_size_128(1, 8, 150, 200));
   EXPECT_TRUE(running.counts_tasks);
@@ -103,7 +103,8 @@ TEST_F(FakeBackward, SecondTasksEqualTheOracle) {
   check(padded);
 }
 
-// Plans leave heads to the main kernel where there are many with many keys, which take long here. These have few.
+// Plans leave heads to the main kernel if there are many heads with many keys, which would take long here. So these
+// problems are small and force it.
 TEST_F(FakeBackward, HeadsThatTheMainKernelPrepares) {
   check::Case c = of_head_size_128(2, 8, 150, 200);  // the last query tile of a head is incomplete
   check(c, false, 1);

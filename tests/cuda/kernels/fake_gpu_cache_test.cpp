@@ -41,7 +41,7 @@ std::vector<int> ints_of(const Config& config) {
   return ints;
 }
 
-// How the next launches are emulated.
+// Settings for the emulation of the next launches.
 struct Running {
   std::vector<int> config;
   bool boxes = false;
@@ -234,7 +234,7 @@ TEST_F(FakeCache, WithAFixedNumberOfSplitsNothingOfTheBatchChangesARow) {
 }
 
 // More than 64 rows: warpgroups with one block or two, of which some or all may be missing, in one tile and in two. A
-// plan takes large tiles only where there are many; most of these have almost nothing to do.
+// plan takes large tiles only if there are many; most of these have almost nothing to do.
 TEST_F(FakeCache, LargeTilesOfRowsAreMultipliedByWarpgroups) {
   gpus.on_launch = run_cache_kernel;
   DeviceBuffer workspace(16);
@@ -286,7 +286,7 @@ TEST_F(FakeCache, ValuesInTheLastColumnsOfKeys) {
 
 // A graph replays a call with the lengths that the tensors hold at that time.
 TEST_F(FakeCache, ParamsThatWereCapturedServeOtherLengths) {
-  static Sm90KvParams params;  // of the kernel with more params
+  static Sm90KvParams params;  // large enough for the params of both kernels
   static kernel_emulator::Grid grid;
   static unsigned threads = 0, shared = 0;
   gpus.on_launch = [](const FakeLaunch& l) {

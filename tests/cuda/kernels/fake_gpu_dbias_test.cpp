@@ -18,8 +18,8 @@ using check::Extent;
 
 struct Running {
   uint64_t seed = 0;
-  int launches = 0;  // of the dBias kernel
-  int parts = 0;     // of its tiles
+  int launches = 0;  // launches of the dBias kernel
+  int parts = 0;     // parts of each of its tiles
   std::string fault;
 } running;
 
@@ -89,7 +89,7 @@ TEST_F(FakeDbias, PartsOfATileAreAddedUp) {
   EXPECT_EQ(running.parts, 1);
 }
 
-TEST_F(FakeDbias, TilesThatNothingSeesAreZero) {
+TEST_F(FakeDbias, TilesThatNoQuerySeesAreZero) {
   for (const Extent rows : {kFull, kOne}) {
     check::Case c = biased(300, 264, {kOne, kFull, rows});
     c.causal = true, c.window_left = 17;

@@ -105,8 +105,8 @@ TEST_F(FakeForward, RowsThatSeeNothingOfTheirFirstTileEqualTheOracle) {
   }
 }
 
-// Of 128 x 128 tiles every other warpgroup sees half of its first key tile. With 150 queries the first tile is one
-// warpgroup short; with more keys, or a window, the edges are elsewhere.
+// In tiles of 128 x 128 every other warpgroup sees half of its first key tile. With 150 queries the first tile lacks
+// one warpgroup; with more keys, or a window, the edges are elsewhere.
 TEST_F(FakeForward, HalvesOfTheFirstTileEqualTheOracle) {
   for (const int64_t len_k : {150, 128, 203, 240}) {
     check::Case c = few_queries(1, 1, 150, len_k);
@@ -211,11 +211,11 @@ TEST_F(FakeForward, OptionsOfSplitKeysEqualTheOracle) {
   check(fixed_max, 2);
   check::Case terms = few_queries(1, 1, 70, 1500);
   terms.bias = terms.mask = check::ScoreLayout{};
-  terms.bias->offset = terms.mask->offset = 1;  // beside a 16-byte boundary, so that consumers load the bias
+  terms.bias->offset = terms.mask->offset = 1;  // not on a 16-byte boundary, so that consumers load the bias
   check(terms, 4);
 }
 
-// Lists of visible tiles, full tiles beside others, tiles that one warpgroup alone sees, hidden values that are not
+// Lists of visible tiles, full tiles next to others, tiles that only one warpgroup sees, hidden values that are not
 // finite, and statistics.
 TEST_F(FakeForward, TilesThatAMaskShowsEqualTheOracle) {
   using check::MaskPattern;
@@ -230,8 +230,8 @@ TEST_F(FakeForward, TilesThatAMaskShowsEqualTheOracle) {
       }
 }
 
-// The same where scores stay in registers until the softmax is sure of them, with split keys and without. Tiles of two
-// warpgroups, and of three where there would be more of two than SMs.
+// At head size 128 scores stay in registers until the sum of probabilities is checked (kFirstMax), with and without
+// split keys. Tiles have two warpgroups, or three if there would be more tiles of two than SMs.
 TEST_F(FakeForward, TilesThatAMaskShowsOfHeadSize128EqualTheOracle) {
   using check::MaskPattern;
   for (const MaskPattern pattern : {MaskPattern::documents, MaskPattern::blocks})
@@ -248,17 +248,17 @@ TEST_F(FakeForward, TilesThatAMaskShowsOfHeadSize128EqualTheOracle) {
   check(many, 3);
 }
 
-// Tiles that begin where the mask suggests, taken from a list: of 64 queries, and of the next 128. The first is computed
-// after its neighbour, because it sees fewer tiles of keys or, where it sees as many, because it is listed later.
+// Two tiles that begin at boundaries of the mask, taken from a list: 64 queries, and the next 128. The first is
+// computed after its neighbour, because it sees fewer key tiles or, if it sees as many, because it is listed later.
 TEST_F(FakeForward, TilesThatAMaskSuggestsEqualTheOracle) {
   check::Case c = few_queries(90, 1, 400, 150);
-  c.mask = check::ScoreLayout{}, c.mask->extents[1] = check::Extent::one;  // of all heads
+  c.mask = check::ScoreLayout{}, c.mask->extents[1] = check::Extent::one;  // all heads share it
   c.mask_pattern = check::MaskPattern::documents, c.mask_eighths = 2;
-  c.tile_stats = false;  // which count the tiles that there are without a mask
+  c.tile_stats = false;  // they count regular tiles, without a mask's
   check(c, 4);
 }
 
-// The same for gradients, which the main kernel computes with dQ or without it.
+// Gradients of such tiles, which the main kernel computes with or without dQ.
 TEST_F(FakeForward, GradientsOfTilesThatAMaskShowsEqualTheOracle) {
   using check::MaskPattern;
   for (const bool deterministic : {true, false})

@@ -52,7 +52,7 @@ TEST(SummarizeMaskKernel, EqualsTheCpu) {
   }
 }
 
-// A call that makes the summary for itself reads the blocks that its window leaves. The others show nothing and hide
+// A call that makes its own summary reads only the blocks that its window leaves. The others show nothing and hide
 // nothing.
 TEST(SummarizeMaskKernel, LeavesOutWhatNoQueryNeeds) {
   const MaskShape shape{1, 1, 100, 600};
@@ -93,7 +93,7 @@ const Pattern kPatterns[] = {
     {"second half", [](int64_t, int64_t j, Random&) { return j >= 64 && j < 192; }},
 };
 
-// Beside the mask, for two heads.
+// Adds softcap, dropout and ALiBi to the mask, for two heads.
 void add_options(Attention& a) {
   static const float slopes[] = {0.02f, 0.3f};
   a.softcap = 20, a.dropout_p = 0.3, a.dropout_seed = 7;

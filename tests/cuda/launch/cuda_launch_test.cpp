@@ -138,7 +138,7 @@ TEST_F(Launching, AnEmptyGridDoesNothing) {
   EXPECT_TRUE(cuda->loaded.empty());
 }
 
-TEST_F(Launching, ACurrentContextOfTheDeviceIsUsedWhoeverMadeIt) {
+TEST_F(Launching, ACurrentContextOfTheDeviceIsUsedEvenIfItIsNotThePrimaryOne) {
   *contexts = {context(11), context(20)};  // 20: not the primary context of device 0
   go(0, 2);
   EXPECT_EQ(cuda->pushes, 0);
@@ -244,7 +244,7 @@ TEST_F(Launching, DevicesThatCannotServeAreRefused) {
   EXPECT_EQ(device(1).num_sms, 132);
 }
 
-// What a launch of a loaded kernel costs on top of the driver's call.
+// The cost of launching a loaded kernel in addition to the driver's call.
 TEST_F(Launching, ACachedLaunchAllocatesNothingAndIsShort) {
   *contexts = {context(10)};
   const Launch cached = launch_number(10);
@@ -261,7 +261,7 @@ TEST_F(Launching, ACachedLaunchAllocatesNothingAndIsShort) {
   }
   EXPECT_EQ(allocations - before, 0);
   RecordProperty("nanoseconds", static_cast<int>(best));
-  if (!test::kSanitized) {  // sanitizers take time of their own
+  if (!test::kSanitized) {  // sanitizers add time
     EXPECT_LT(best, 2000) << "nanoseconds";
   }
 }

@@ -254,7 +254,7 @@ TEST(CacheGeometry, ShortSplitsAreTheLastItems) {
 }
 
 // Lengths in device memory are not checked. Nothing that follows from them may point outside the tensors.
-TEST(CacheGeometry, NonsenseIsHeldToWhatThereIs) {
+TEST(CacheGeometry, NonsensicalLengthsAreClampedToTheTensors) {
   Scene scene(11);
   const int32_t nonsense[] = {-5, 0, 3, kRoom, kRoom + 1, 0x7fffffff, -0x7fffffff - 1};
   for (const int32_t rows : nonsense)
@@ -271,7 +271,7 @@ TEST(CacheGeometry, NonsenseIsHeldToWhatThereIs) {
         }
 }
 
-TEST(Ticket, IsToldFromAnythingElse) {
+TEST(Ticket, IsDistinguishedFromAnythingElse) {
   std::mt19937_64 random(3);
   for (uint64 address = 0x7f0000000000; address < 0x7f0000000000 + 8000; address += 8) {
     const uint64 empty = empty_ticket(address);

@@ -194,14 +194,14 @@ TEST(Plans, OfSm90HaveSumsOnlyWhereTheyAdd) {
   const size_t usual = size(Reproducible::no, KernelPreference::best),
                in_order = size(Reproducible::yes, KernelPreference::best);
   const BackwardProblem p = backward_of({.len_q = 4096, .len_k = 4096});
-  const int64_t sums = p.len_q * p.dim_qk, counts = 2;  // of a head
-  const size_t ticket = 64;                             // of the query tiles that the main kernel prepares
+  const int64_t sums = p.len_q * p.dim_qk, counts = 2;  // per head
+  const size_t ticket = 64;                             // counts the query tiles that the main kernel prepares
   EXPECT_EQ(usual - in_order, static_cast<size_t>(p.batch * p.heads_q * (sums + counts)) * 4 + ticket);
   EXPECT_EQ(in_order, size(Reproducible::no, KernelPreference::best, false));
   EXPECT_GT(size(Reproducible::yes, KernelPreference::portable), usual);
 }
 
-// Where an H200 is faster with it, and where sums must be bitwise reproducible.
+// Plans give dQ a separate kernel if an H200 is faster with it, or if sums must be bitwise reproducible.
 TEST(Plans, OfSm90GiveDqItsOwnKernelWhereThatPays) {
   const auto separates = [](int64_t dim_qk, int64_t dim_v, int64_t length, bool causal,
                             Reproducible reproducible = Reproducible::no, int64_t batch = 8) {

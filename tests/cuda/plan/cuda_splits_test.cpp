@@ -1,5 +1,5 @@
-// Which forward calls split keys, pack heads, list tiles or run the kernel over a KV cache, and how their work is dealt
-// out: plans of sm_90a, which need no GPU.
+// Plans of sm_90a: forward calls that split keys, pack heads, list tiles or run the kernel over a KV cache, and the
+// order in which CTAs take their work. No GPU is needed.
 #include <gtest/gtest.h>
 
 #include <set>

@@ -1,5 +1,5 @@
-// The order in which persistent CTAs take tiles: every tile once for any shape, and no CTA much more than its share
-// where tiles differ in length.
+// The order in which persistent CTAs take tiles: every tile once for any shape, and no CTA much more than its share if
+// tiles differ in length.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -24,7 +24,7 @@ Problem problem(int64_t batch, int64_t heads, int64_t length, int64_t dim, bool 
                      .len_k = length});
 }
 
-// How often each tile is taken, and the work of each CTA: `cost` of a tile number.
+// Counts how often each tile is taken, and adds up the work of each CTA; `cost` is the work of a tile.
 struct Dealt {
   std::vector<int> times;
   std::vector<double> loads;

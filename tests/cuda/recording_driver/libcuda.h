@@ -12,7 +12,7 @@
 namespace cuflash::test {
 
 struct FakeLaunch {
-  int device;  // of the context that was current
+  int device;  // the device of the current context
   unsigned grid_x, grid_y, grid_z, threads, shared_bytes;
   void* stream;
   std::string params;
@@ -31,7 +31,7 @@ struct FakeTensorMap {
 struct RecordingDriver {
   // Sets what happens next.
   int launch_result = 0, load_result = 0, encode_result = 0, replace_result = 0;
-  // What happened. Launches are recorded as far as there is room, without allocating.
+  // Recorded calls. Launches are recorded as far as there is room, without allocating.
   std::vector<FakeLaunch> launches;
   std::vector<std::string> loaded;                           // code
   std::map<std::pair<void*, int>, std::vector<int>> shared;  // (kernel, device): values that were set

@@ -169,7 +169,7 @@ def test_arrays_without_elements_may_have_any_strides(wrap):
 
 
 def test_types_come_and_go():
-    """What is cached about a type is not used for another type at the same address."""
+    """The cached route of a type is not used for another type at the same address."""
     q, k, v = inputs()
     for _ in range(20):
         kind = type("ShortLived", (Capsules,), {})
@@ -190,7 +190,7 @@ def test_devices_are_not_mixed():
         _core.forward(Elsewhere(q, (8, 0)), k, v, np.empty_like(q), None, **options())
 
 
-def test_array_refusal_is_reported():
+def test_errors_of_an_array_are_reported():
     class Refuses(Capsules):
         def __dlpack__(self, **arguments):
             raise BufferError("not today")

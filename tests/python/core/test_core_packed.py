@@ -37,7 +37,7 @@ def both_passes(inputs, gradients, parts_of_q, wrap=np.asarray, **changes):
 
 
 def strided(array):
-    """The same numbers in memory with gaps everywhere except within a row."""
+    """A copy in memory with gaps everywhere except within a row."""
     wide = np.full([2 * n for n in array.shape], np.nan, array.dtype)
     view = wide[tuple(slice(0, None, 2) for _ in array.shape[:-1]) + (slice(0, array.shape[-1]),)]
     view[...] = array
@@ -80,7 +80,7 @@ def test_gradients_that_are_not_wanted():
     assert np.isfinite(dkv).all()
 
 
-def test_empty_tensors():
+def test_empty_arrays():
     for batch, length in ((0, 5), (2, 0)):
         qkv = np.empty((batch, length, 3, 4, 8), np.float32)
         both_passes((qkv, None, None), (np.empty_like(qkv), None, None), qkv[:, :, 0])

@@ -1,4 +1,4 @@
-"""What code written for flash_attn relies on: signatures, results, and clear errors."""
+"""Tests of what code written for flash_attn relies on: signatures, results, and clear errors."""
 
 import inspect
 import pathlib
@@ -83,7 +83,7 @@ def test_matrix_of_dropout(dtype, device):
 
 
 def test_numbers_of_other_kinds(device):
-    """What scripts pass: NumPy's numbers, integers for floats and booleans, zero-dimensional tensors."""
+    """Scripts pass NumPy's numbers, integers for floats and booleans, and zero-dimensional tensors."""
     q, k, v = tensors(device)
     cu_q, cu_k = (torch.tensor([0, length], dtype=torch.int32, device=device) for length in (6, 9))
     expected = cuflash.flash_attn_func(q[:1], k[:1], v[:1], 0.0, 1.0, True, (3, -1))

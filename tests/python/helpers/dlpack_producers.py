@@ -107,7 +107,7 @@ Exchanged.__dlpack_c_exchange_api__ = _new_capsule(ctypes.addressof(_API), ctype
 
 
 def unaligned(array: np.ndarray) -> np.ndarray:
-    """The same numbers, shifted by one byte."""
+    """A copy of the array at an address that is shifted by one byte."""
     memory = np.empty(array.nbytes + 1, np.uint8)[1:]
     view = memory.view(array.dtype).reshape(array.shape)
     view[...] = array

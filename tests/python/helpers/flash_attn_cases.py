@@ -101,8 +101,8 @@ def check(case: Case, device: str, slope: bool = False) -> None:
 
 
 def assert_close(name, dtype, actual, expected, naive, absolute, slope=False, rounding=0.0):
-    """At most twice the error of the naive evaluation in the type of the inputs, plus one rounding of the largest
-    result and of `rounding`: on a few numbers the naive evaluation can be lucky."""
+    """Allows at most twice the error of the naive evaluation in the type of the inputs, plus one rounding of the
+    largest result and of `rounding`: on a few numbers the naive evaluation can be lucky."""
     if expected.numel() == 0:
         return
     actual, naive = actual.double(), naive.double()

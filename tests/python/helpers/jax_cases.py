@@ -1,4 +1,4 @@
-"""What the tests of cuflash.jax share: random problems, and the comparison with float64 NumPy."""
+"""Random problems for the tests of cuflash.jax, and the comparison with float64 NumPy."""
 
 import os
 

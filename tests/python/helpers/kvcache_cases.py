@@ -263,7 +263,7 @@ def check(case: Case, outs: List[np.ndarray], lses: List[np.ndarray], k_cache: n
         for row in range(case.rows[b], case.rows[b] + case.new(b)):
             written[case.place(b, row)] = True
     k = np.asarray(k_cache, np.float64)
-    assert np.array_equal(k[~written], expected_k[~written], equal_nan=True), "k_cache: changed beside the new rows"
+    assert np.array_equal(k[~written], expected_k[~written], equal_nan=True), "k_cache: changed outside of the new rows"
     # One rounding of the type: the library may fuse a multiplication with an addition.
     step = {"float64": 4e-16, "float32": 2.4e-7, "float16": 1e-3, "bfloat16": 8e-3}[case.kind]
     error = largest_difference(k[written], expected_k[written])

@@ -1,4 +1,4 @@
-"""How many random cases a test draws."""
+"""The number of random cases that a test draws."""
 
 import os
 
@@ -6,5 +6,5 @@ SCALE = float(os.environ.get("CUFLASH_TEST_SCALE", "1"))
 
 
 def examples(count: int) -> int:
-    """For hypothesis.settings(max_examples=...): count at scale 1."""
+    """The value of hypothesis.settings(max_examples=...) for a test that draws `count` cases at scale 1."""
     return max(1, round(count * SCALE))

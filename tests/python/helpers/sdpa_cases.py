@@ -1,4 +1,4 @@
-"""What the tests of patch_torch() share: inputs, and the comparison with PyTorch's own attention in float64."""
+"""Inputs for the tests of patch_torch(), and the comparison with PyTorch's own attention in float64."""
 
 import pytest
 
@@ -52,7 +52,7 @@ def _of_empty_result(out, leaf):
 
 
 def check(inputs, dtype, **options):
-    """At most twice the error of PyTorch in the same type, and computed by cuflash."""
+    """Checks that cuflash computed the call, with at most twice the error of PyTorch in the same type."""
     exact = run(ORIGINAL, inputs, torch.float64, **options)
     theirs = run(ORIGINAL, inputs, dtype, **options)
     with cuflash.patch_torch() as patch:

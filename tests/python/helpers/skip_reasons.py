@@ -3,7 +3,7 @@
 import re
 from collections import Counter
 
-# As pytest.importorskip words it. Users know the module by the name of its project.
+# The words of pytest.importorskip. Users know the module by the name of its project.
 _NO_MODULE = re.compile(r"could not import '(\w+)[^']*': .*")
 _PROJECTS = {"torch": "PyTorch"}
 

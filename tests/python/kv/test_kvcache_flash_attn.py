@@ -166,8 +166,8 @@ def test_modes_without_gradients(device):
 
 
 @pytest.mark.parametrize("name", ("q", "k", "v"))
-def test_gradients_are_refused_where_they_are_asked_for(name, device):
-    """Only in backward: a model used for inference may run without no_grad."""
+def test_requested_gradients_are_refused(name, device):
+    """The error is raised only in backward, since a model used for inference may run without no_grad."""
     given = problem(device)
     expected = flash_attn_with_kvcache(**copied(given))
     arguments = copied(given)

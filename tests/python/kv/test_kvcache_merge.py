@@ -36,7 +36,7 @@ def test_two_parts_are_the_whole(kind):
 
 
 @pytest.mark.parametrize("into", ["a", "b", "other", "float32"])
-def test_results_go_where_they_are_wanted(into):
+def test_results_are_written_into_given_arrays(into):
     a, b, _ = parts("float16" if into == "float32" else "float32")
     expected = cuflash.merge_states(*a, *b)
     target = {"a": a, "b": b, "other": tuple(np.full_like(x, np.nan) for x in a),

@@ -8,7 +8,7 @@ import pytest
 from cuflash._atomic_file import write_atomically
 
 
-def test_what_is_there_is_replaced_and_nothing_is_left(tmp_path):
+def test_an_existing_file_is_replaced_and_no_temporary_file_is_left(tmp_path):
     for data in (b"first", b"second"):
         write_atomically(tmp_path / "o.json", data)
         assert (tmp_path / "o.json").read_bytes() == data

@@ -74,7 +74,7 @@ def test_every_command_of_the_tool_is_known():
     assert found - {"list", "clear"} <= {*_command.COMMANDS, *_command.OF_WHOLE_TOOL}
 
 
-def test_the_whole_tool_goes_first_where_it_is_built(tmp_path):
+def test_the_whole_tool_goes_first_if_it_is_built(tmp_path):
     tool = tmp_path / "cuflash"
     tool.write_text('#!/bin/sh\necho "whole tool: $@"\n')
     tool.chmod(tool.stat().st_mode | stat.S_IXUSR)

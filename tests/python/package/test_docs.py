@@ -94,7 +94,7 @@ print(skipped, "skipped", failed, "failed")
 
 
 def test_programs_that_need_what_is_not_installed_are_skipped(tmp_path):
-    """Even if the text does not show the need, such as a name of cuflash that needs PyTorch."""
+    """A program is also skipped if its text does not show the need, such as a name of cuflash that needs PyTorch."""
     result = subprocess.run([sys.executable, "-c", HIDDEN, str(Path(__file__).parent)], cwd=tmp_path,
                             capture_output=True, text=True)
     assert result.returncode == 0, result.stderr

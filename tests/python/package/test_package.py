@@ -24,7 +24,7 @@ def python(*arguments, **environment):
 
 
 def test_importing_needs_no_framework():
-    """Nor does a call with NumPy arrays import one."""
+    """A call with NumPy arrays does not import a framework either."""
     code = """
 import sys, cuflash
 frameworks = {"torch", "jax", "jaxlib", "cupy", "numpy", "transformers"}
@@ -84,7 +84,7 @@ def test_the_self_check_passes():
     assert result.stdout.count("passed") == 3 and f"cuflash      {cuflash.__version__}" in result.stdout
 
 
-def test_the_self_check_fails_where_results_are_wrong():
+def test_the_self_check_fails_if_results_are_wrong():
     code = """
 import sys
 from cuflash import _core

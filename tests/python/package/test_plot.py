@@ -171,7 +171,7 @@ def test_several_files(tmp_path):
     assert [each.name for each in elsewhere] == ["cuda", "cuda2"]
 
 
-def test_the_batch_is_a_panel_only_where_it_does_not_follow_from_the_length():
+def test_the_batch_makes_panels_only_if_it_does_not_follow_from_the_length():
     def panels(*sizes):
         made = [results._point(point(length=s, batch=b, causal=c), "") for b, s in sizes for c in (False, True)]
         return facets_of(made, LENGTH)
@@ -212,7 +212,7 @@ def test_labels_keep_their_distance_and_their_order():
     assert moved[0] == 0.1 and moved[4] == 0.9 and moved[2] == pytest.approx(0.51)
 
 
-def test_nothing_needs_matplotlib_but_drawing(tmp_path, monkeypatch, capsys):
+def test_only_drawing_needs_matplotlib(tmp_path, monkeypatch, capsys):
     code = "import sys, cuflash, cuflash.plot; sys.exit('matplotlib' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], env=os.environ).returncode == 0
     monkeypatch.setattr(style, "OLDEST", (99, 0))

@@ -111,7 +111,7 @@ def test_autocast(device):
 
 
 def other_calls():
-    """Calls that PyTorch computes itself, by reason."""
+    """PyTorch computes these calls itself; the counts name the reasons."""
     x, meta = torch.randn(1, 2, 4, 8), torch.empty(1, 2, 4, 8, device="meta")
     nested = torch.nested.nested_tensor([torch.randn(2, 3, 8), torch.randn(2, 4, 8)])
     return {

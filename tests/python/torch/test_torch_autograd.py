@@ -248,7 +248,7 @@ PACKED_VIEWS = {
 @pytest.mark.parametrize("recorded", (False, True))
 @pytest.mark.parametrize("view", PACKED_VIEWS)
 def test_memory_of_packed_inputs(view, recorded, device):
-    """The same as with separate tensors."""
+    """Packed tensors give the same as separate ones."""
     q, kv, qkv = (random(*shape, device=device) for shape in ((2, 5, 4, 6), (2, 5, 2, 2, 6), (2, 5, 3, 4, 6)))
     change = PACKED_VIEWS[view]
     for leaves, packed, parts in (

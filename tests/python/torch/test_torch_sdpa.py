@@ -25,7 +25,7 @@ CASES = {
 @pytest.mark.parametrize("dtype", (torch.float16, torch.bfloat16, torch.float32), ids=str)
 @pytest.mark.parametrize("shape", ((2, 4, 65, 97, 64), (1, 4, 17, 200, 128)), ids=str)
 @pytest.mark.parametrize("case", CASES)
-def test_error_beside_sdpa(case, shape, dtype, device):
+def test_error_compared_with_sdpa(case, shape, dtype, device):
     theirs, ours, group = CASES[case]
     batch, heads, len_q, len_k, size = shape
     generator = torch.Generator().manual_seed(hash(shape) % 2**31)

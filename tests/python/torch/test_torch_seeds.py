@@ -35,7 +35,7 @@ def test_no_dropout_draws_nothing(device):
 @pytest.mark.parametrize("seed", (0, 1, 2**40 + 3, 2**64 - 1))
 @pytest.mark.parametrize("offset", (0, 8, 2**63 + 1))
 def test_seed_and_offset_decide(seed, offset, device):
-    """The same bits from numbers and from a tensor, equal to those of Philox."""
+    """A seed as numbers and as a tensor gives the same bits, which are those of Philox."""
     inputs = problem(device, torch.float64)
     out = attention(*inputs, layout="bshd", dropout_p=0.3, dropout_seed=seed, dropout_offset=offset)
     expected, _ = torch_reference.attention(*inputs, dtype=torch.float64, dropout_p=0.3, dropout_seed=(seed, offset))
@@ -45,7 +45,7 @@ def test_seed_and_offset_decide(seed, offset, device):
 
 
 def test_share_that_is_dropped(device):
-    """Not in steps of 1/256: with p = 0.001, 8 bits would drop nothing or four times as much."""
+    """The share is not rounded to 1/256: with p = 0.001, 8 bits would drop nothing or four times as much."""
     q = torch.zeros(4, 512, 4, 8, device=device)
     ones = torch.ones(4, 512, 4, 8, device=device)
     for p in (0.001, 0.1, 0.5):

@@ -172,7 +172,7 @@ def test_packed_sequences_by_their_bounds(device, calls, build):
     assert calls[-1]["layout"] == "thd" and "mask" not in calls[-1]
 
 
-def test_bounds_beside_another_mask(device):
+def test_bounds_with_another_mask(device):
     """A full mask that ignores the packing."""
     q = torch.randn(1, 2, 6, 8, device=device)
     bounds = torch.tensor([0, 2, 6], dtype=torch.int32, device=device)

@@ -39,7 +39,7 @@ inline unsigned bits_of_f16(float x) {
   const double size = std::fabs(static_cast<double>(x));
   if (x != x) return 0x7fff;
   if (size >= 65520) return sign | 0x7c00;
-  // In units of the last place, rounded to nearest even; a carry increments the exponent.
+  // The number is rounded to nearest even in units of the last place; a carry increments the exponent.
   const int exponent = std::max(size > 0 ? std::ilogb(size) : -14, -14);
   const auto units = static_cast<unsigned>(std::nearbyint(std::ldexp(size, 10 - exponent)));
   return sign | (units + (static_cast<unsigned>(exponent + 14) << 10));
