@@ -90,7 +90,7 @@ class Trial:
 
     def environment(self, test: str) -> dict[str, str]:
         """The environment of a test, which includes the fake driver for tests on fake GPUs, as under ctest."""
-        fake = self.build_dir / "tests" / "fake_cuda"
+        fake = self.build_dir / "tests" / "fake_gpu"
         fakes = {"LD_LIBRARY_PATH": str(fake), "CUFLASH_CACHE_DIR": str(fake / "cache"), "CUFLASH_TEST_DEVICE": "cuda"}
         return {**os.environ, **TEST_ENVIRONMENT, **(fakes if test.startswith("fake_gpu_") else {})}
 

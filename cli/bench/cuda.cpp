@@ -139,7 +139,7 @@ CudaTimer::Times CudaTimer::times(const std::function<void()>& call, double seco
   state.time(0, call), state.time(1, call);
   state.session.wait();
   const double once = std::max(1e-3, state.milliseconds(0, 2));  // includes a flush
-  const size_t calls = static_cast<size_t>(std::clamp(std::ceil(1000 * seconds / once), 5.0, kMostCalls * 0.75));
+  const size_t calls = static_cast<size_t>(std::clamp(std::ceil(1000 * seconds / once), 5.0, kMaxCalls * 0.75));
   const size_t warm = calls / 3;
   cuda::zero(state.clocks, kMaxCalls * sizeof(State::Counts), state.session.stream());
   for (size_t n = 0; n < warm + calls; ++n) state.time(n, call);

@@ -27,7 +27,7 @@ struct Answer {
   std::string tiles{};     // "64 x 128": queries by keys
   std::string options{};   // options that the kernel was compiled for
   std::string reason{};    // why the library rejects the problem
-  bool boxes = false;      // over a cache on Hopper: the kernel that loads by TMA
+  bool by_tma = false;     // over a cache on Hopper: the kernel that loads by TMA
   std::string not_sm90{};  // why the families of sm_90a reject it
 };
 

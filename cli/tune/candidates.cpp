@@ -73,7 +73,7 @@ cuda::KvPlan cache_plan(const BenchPoint& p, const TuneTarget& target, const Cho
 }
 
 // An upper limit of the scratch of one thread that a second-level cache can hold.
-constexpr size_t kMostScratch = size_t{4} << 20;
+constexpr size_t kMaxScratch = size_t{4} << 20;
 
 struct CpuTile {
   cpu::TileShape shape;

@@ -11,10 +11,10 @@ namespace cuflash::cli {
 
 namespace {
 
-constexpr double kLeastGain = 0.02;     // share of the time that a choice must save to replace the built-in one
+constexpr double kMinGain = 0.02;       // share of the time that a choice must save to replace the built-in one
 constexpr double kCompiling = 1.0 / 3;  // share of all time, before the first problem
 constexpr double kSearching = 0.6;      // share of a problem's time; the rest goes to the finalists
-constexpr double kMostDeciding = 10;    // seconds
+constexpr double kMaxDeciding = 10;     // seconds
 constexpr size_t kFinalists = 4;        // in addition to the built-in choice
 
 double seconds_since(std::chrono::steady_clock::time_point start) {
@@ -93,7 +93,7 @@ TuneOutcome TuneSearch::search(const BenchPoint& point, std::vector<Candidate> c
   }
   outcome.left = waiting.size() - done;
   for (size_t n = done; n < waiting.size(); ++n) outcome.times.push_back({waiting[n]->choice, 0, "left"});
-  decide(outcome, timed, std::clamp(budget - seconds_since(begin), 0.05, kMostDeciding));
+  decide(outcome, timed, std::clamp(budget - seconds_since(begin), 0.05, kMaxDeciding));
   trial_.reset();  // frees its memory
   return outcome;
 }

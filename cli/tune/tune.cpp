@@ -52,8 +52,8 @@ std::vector<std::string> row_of(const Candidate& candidate, bool cpu) {
   const cuda::Limits& l = candidate.limits;
   const std::string config = members_text(candidate.choice), what = verdict(candidate);
   if (cpu) return {config, join(l.shared_bytes), what};
-  if (l.shared_most == 0) return {config, "", "", what};  // another number of splits of the previous tile
-  return {config, join(l.shared_bytes, " of ", l.shared_most), join("about ", l.registers, " of ", l.registers_most),
+  if (l.max_shared_bytes == 0) return {config, "", "", what};  // another number of splits of the previous tile
+  return {config, join(l.shared_bytes, " of ", l.max_shared_bytes), join("about ", l.registers, " of ", l.max_registers),
           what};
 }
 

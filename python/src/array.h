@@ -41,8 +41,8 @@ struct Array {
 };
 
 // name is the argument's, for messages. stream is where CUDA arrays will be used, for libraries that need to know.
-// most_dimensions: 5 for an array that packs several of the library's tensors.
-Array array_of(nb::handle object, const char* name, uintptr_t stream, int32_t most_dimensions = 4);
+// max_dimensions: 5 for an array that packs several of the library's tensors.
+Array array_of(nb::handle object, const char* name, uintptr_t stream, int32_t max_dimensions = 4);
 
 // array_of for a tensor that PyTorch has just allocated.
 Array array_of_new(nb::handle tensor, const char* name);

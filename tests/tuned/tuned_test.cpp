@@ -197,10 +197,10 @@ TEST(TunedPlans, take_a_legal_choice_for_their_kernel) {
   EXPECT_EQ(plan.tile_k, 96);
   EXPECT_EQ(plan.launch.shared_bytes, shared_bytes(plan.launch.kernel.as<Sm90ForwardConfig>()));
   EXPECT_STREQ(plan.reason, cuda::kTunedReason);
-  EXPECT_FALSE(plan_forward(p, hopper, Kernels::portable, &choice).tuned) << "of another kernel";
-  EXPECT_FALSE(plan_forward(p, ampere, Kernels::best, &choice).tuned) << "of another kernel";
+  EXPECT_FALSE(plan_forward(p, hopper, KernelPreference::portable, &choice).tuned) << "of another kernel";
+  EXPECT_FALSE(plan_forward(p, ampere, KernelPreference::best, &choice).tuned) << "of another kernel";
   // The problem, not the choice, decides about everything that belongs to an option.
-  const cuda::ForwardPlan capped = plan_forward(cuda::forward_of({.options = 1}), hopper, Kernels::best, &choice);
+  const cuda::ForwardPlan capped = plan_forward(cuda::forward_of({.options = 1}), hopper, KernelPreference::best, &choice);
   EXPECT_TRUE(capped.tuned);
   EXPECT_EQ(capped.launch.kernel.as<Sm90ForwardConfig>().schedule, choice.schedule | kFixedMax);
   for (const auto& [member, value] : {std::pair{&Choice::tile_k, 0},

@@ -130,7 +130,7 @@ FAKE cuKernelGetFunction(CUfunction* function, CUkernel kernel) {
   return *function = reinterpret_cast<CUfunction>(kernel), CUDA_SUCCESS;
 }
 // The limit of dynamic shared memory that was last set for each kernel and device.
-static std::map<std::pair<const void*, int>, unsigned> most_shared_bytes;
+static std::map<std::pair<const void*, int>, unsigned> max_shared_bytes;
 FAKE cuKernelSetAttribute(CUfunction_attribute, int bytes, CUkernel kernel, CUdevice device) {
   const std::lock_guard lock(mutex);
   return max_shared_bytes[{kernel, device}] = static_cast<unsigned>(bytes), CUDA_SUCCESS;

@@ -19,7 +19,7 @@ struct Running {
   unsigned threads = 0;      // threads of the kernel's CTA
   bool dq = false;           // one for dQ alone was launched
   bool counts_tasks = true;  // the kernel has counted as many tasks of every head as the next kernel waits for
-  int64_t early_heads = 0;   // heads that the prepare kernel prepares; 0: as planned
+  int64_t prepared_heads = 0;   // heads that the prepare kernel prepares; 0: as planned
   std::string fault;
 } running;
 
@@ -63,8 +63,8 @@ class FakeBackward : public ::testing::Test {
   ~FakeBackward() override { loaded_fake_gpu().on_launch = nullptr; }
 
   // dq: a separate kernel computes dQ.
-  static void check(const check::Case& c, bool dq = false, int64_t early_heads = 0, unsigned threads = 512) {
-    running = {}, running.early_heads = early_heads;
+  static void check(const check::Case& c, bool dq = false, int64_t prepared_heads = 0, unsigned threads = 512) {
+    running = {}, running.prepared_heads = prepared_heads;
     const std::string fault = check::run_case(c);
     EXPECT_EQ(running.fault, "") << check::describe(c);
     EXPECT_EQ(fault, "") << check::describe(c);
