@@ -44,6 +44,14 @@ std::string nearest(std::string_view word, std::span<const std::string> known) {
     const size_t distance = edit_distance(wanted, without_dashes(name));
     if (distance < least || (distance == least && best.empty())) best = name, least = distance;
   }
+  if (!best.empty()) return best;
+  // Other tools say --length, --seqlen, --num-heads or --batch-size for --len, --heads and --batch.
+  constexpr size_t kShortest = 3;
+  for (const std::string& name : known) {
+    const std::string_view part = without_dashes(name);
+    if (part.size() >= std::max(kShortest, without_dashes(best).size() + 1) && wanted.find(part) != wanted.npos)
+      best = name;
+  }
   return best;
 }
 

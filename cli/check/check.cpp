@@ -10,6 +10,7 @@
 #include "cli/arguments/exit.h"
 #include "cli/terminal/interrupt.h"
 #include "cli/terminal/progress.h"
+#include "support/environment.h"
 #include "support/text.h"
 
 namespace cuflash::cli {
@@ -58,6 +59,7 @@ static check::FailureLog log_to(const std::string& path) {
 }
 
 int run_check(const CheckOptions& options) {
+  environment();  // an invalid setting is not a failure of every problem
   if (options.forever) return run_soak(options);
   const uint64_t first = options.only.value_or(options.first);
   const uint64_t count = options.only ? 1 : options.count;

@@ -8,6 +8,7 @@
 #include "cuda/families/registry.h"
 #include "cuda/jit/pack.h"
 #include "cuda/plan/typical.h"
+#include "files/tensors/output_files.h"
 #include "support/environment.h"
 #include "support/text.h"
 
@@ -34,10 +35,11 @@ int run_pack(const PackOptions& options) {
     throw UsageError(
         "--arch or --kernel must say what to pack; for example: cuflash pack --arch sm_90a -o kernels.pack");
   const std::vector<cuda::KernelKey> keys = chosen_kernels(options);
+  const std::string place = files::writable_place(options.out);
   // The content of a pack must not depend on another pack.
   cuda::Binaries binaries({environment().cache_dir, "", "on"});
   Progress progress;
-  const size_t bytes = cuda::write_pack(keys, binaries, options.threads, options.out,
+  const size_t bytes = cuda::write_pack(keys, binaries, options.threads, place,
                                         [&](size_t done, size_t total, const std::string& kernel) {
                                           progress.show(join(done, " of ", total, ": ", kernel));
                                         });

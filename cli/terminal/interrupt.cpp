@@ -14,8 +14,12 @@ static_assert(std::atomic<int>::is_always_lock_free);  // a handler may write no
 AskedToEnd::AskedToEnd() {
   signalled = 0;
   struct sigaction action {};
-  action.sa_handler = [](int signal) { signalled = signal; };
-  action.sa_flags = static_cast<int>(SA_RESETHAND | SA_RESTART);
+  // Resets the signal itself: NVRTC restores handlers without flags such as SA_RESETHAND.
+  action.sa_handler = [](int signal) {
+    ::signal(signal, SIG_DFL);
+    signalled = signal;
+  };
+  action.sa_flags = SA_RESTART;
   for (size_t n = 0; n < kSignals.size(); ++n) {
     ::sigaction(kSignals[n], nullptr, &before_[n]);
     if (before_[n].sa_handler != SIG_IGN)

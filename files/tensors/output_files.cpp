@@ -44,8 +44,14 @@ class Staged {
 
 fs::path writable_place(const std::string& path) {
   std::error_code error;
-  const fs::path place = fs::weakly_canonical(fs::absolute(path, error), error);
-  if (error) fail(path, error.message());
+  fs::path place = fs::weakly_canonical(fs::absolute(path, error), error);
+  // weakly_canonical leaves a link whose target does not exist yet as it is.
+  constexpr int kMaxLinks = 40;  // as many as Linux follows
+  for (int links = 0; !error && fs::is_symlink(fs::symlink_status(place, error)); ++links) {
+    if (links == kMaxLinks) fail(path, system_message(ELOOP));
+    place = fs::weakly_canonical(place.parent_path() / fs::read_symlink(place, error), error);
+  }
+  if (error && error != std::errc::no_such_file_or_directory) fail(path, error.message());
   if (place.filename().empty()) fail(path, "it names a directory");
   const fs::file_status status = fs::status(place, error);
   if (fs::exists(status) && !fs::is_regular_file(status)) {

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import argparse
 import sys
 from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Tuple
 
 from . import _core
+from ._flags import FlagParser
 
 
 class Problem(NamedTuple):
@@ -143,12 +143,12 @@ def why_not(device: str) -> str:
 
 def main(words: Optional[List[str]] = None, program: str = "python -m cuflash") -> int:
     """Prints info, checks, and returns the exit code."""
-    parser = argparse.ArgumentParser(prog=program, description=__doc__)
+    parser = FlagParser(prog=program, description=__doc__)
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu", help="where to check; cuda needs PyTorch")
     device = parser.parse_args(words).device
     try:
         print(_core.info(), end="")
-    except ValueError as error:  # an invalid setting in the environment
+    except (ValueError, RuntimeError) as error:  # an invalid setting in the environment
         print(f"cuflash: {error}", file=sys.stderr)
         return 2
     if why_not(device):

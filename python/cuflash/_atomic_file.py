@@ -2,9 +2,28 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import secrets
 from pathlib import Path
+
+
+def place_of(path: Path) -> Path:
+    """The path to write to: a link is followed, so that renaming does not replace it. Raises OSError, with a reason as its
+    strerror, if nothing can be written there, which a caller wants to know before computing."""
+    try:
+        place = path.resolve()
+    except RuntimeError:
+        raise OSError(errno.ELOOP, "its links form a circle") from None
+    if place.is_dir():
+        raise IsADirectoryError(errno.EISDIR, "it is a directory")
+    if place.exists() and not place.is_file():
+        raise OSError(errno.EINVAL, "it exists and is not a regular file")
+    if not place.parent.is_dir():
+        raise FileNotFoundError(errno.ENOENT, "its folder does not exist")
+    if not os.access(place.parent, os.W_OK):
+        raise OSError(errno.EACCES, "its folder is not writable")
+    return place
 
 
 def write_atomically(path: Path, data: bytes) -> None:
@@ -12,10 +31,11 @@ def write_atomically(path: Path, data: bytes) -> None:
 
     Its name follows the pattern of src/support/temporary_file.cpp, so that the tool removes what a killed process left.
     """
-    part = path.with_name(f".cuflash-{secrets.token_hex(8)}.tmp")
+    place = place_of(path)
+    part = place.with_name(f".cuflash-{secrets.token_hex(8)}.tmp")
     try:
         with open(part, "xb") as file:
             file.write(data)
-        os.replace(part, path)
+        os.replace(part, place)
     finally:
         part.unlink(missing_ok=True)

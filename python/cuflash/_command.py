@@ -19,12 +19,11 @@ HOW_TO_GET_IT = ("`make build` in a clone makes build/release/bin/cuflash, and `
 
 
 def _info(words: List[str]) -> int:
-    import argparse
-
     from . import info
+    from ._flags import FlagParser
 
     about = "Describes this build and what it finds on this machine."
-    argparse.ArgumentParser(prog="cuflash info", description=about).parse_args(words)
+    FlagParser(prog="cuflash info", description=about).parse_args(words)
     print(info(), end="")
     return 0
 

@@ -16,6 +16,7 @@
 #include "problem/describe.h"
 #include "problem/describe_cache.h"
 #include "problem/disjoint.h"
+#include "support/environment.h"
 
 namespace cuflash {
 
@@ -37,6 +38,7 @@ inline cuflash_merge_tensors read(const cuflash_merge_tensors* t) {
   return adopt("merge_tensors", t, cuflash_merge_tensors_init, sizeof *t);
 }
 inline Execution read(const cuflash_execution* e) {
+  environment();  // every call refuses an invalid setting, also one that it has no use for
   constexpr size_t kFirstSize = offsetof(cuflash_execution, workspace_from_pool);
   return e ? describe(adopt("execution", e, cuflash_execution_init, kFirstSize)) : Execution{};
 }

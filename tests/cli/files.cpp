@@ -2,6 +2,7 @@
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <chrono>
@@ -64,8 +65,9 @@ TEST_F(Files, pack_names_the_file_that_it_cannot_write) {
   fs::create_directory(dir.file("kernels.pack"));
   const Outcome outcome =
       run(dir, "pack --arch sm_90a --dtype f32 --dim 64 -o kernels.pack", fake_gpu_environment(dir));
-  EXPECT_EQ(outcome.code, kExitFailed);
-  EXPECT_NE(outcome.err.find("kernels.pack cannot be written: Is a directory"), std::string::npos) << outcome.err;
+  EXPECT_EQ(outcome.code, kExitUsage);
+  EXPECT_NE(outcome.err.find("cannot write 'kernels.pack': it exists and is not a regular file"), std::string::npos)
+      << outcome.err;
   EXPECT_EQ(temporary_files(), 0u);
 }
 
@@ -138,6 +140,19 @@ TEST_F(Files, two_outputs_are_not_one_npy_file) {
   EXPECT_EQ(dir.read("o.npy"), "old");
   // Tensors of one safetensors file are written together.
   EXPECT_EQ(run(dir, "attend --q q.npy --k k.npy --v v.npy -o r.safetensors --lse r.safetensors").code, kExitOk);
+}
+
+TEST_F(Files, a_pack_replaces_regular_files_only_and_follows_links) {
+  const std::string command = "pack --kernel summarize_mask:sm_90a:f32,1 -o ";
+  ASSERT_EQ(::mkfifo(dir.file("pipe").c_str(), 0600), 0);
+  const Outcome refused = run(dir, command + "pipe", fake_gpu_environment(dir));
+  EXPECT_EQ(refused.code, kExitUsage) << refused.err;
+  EXPECT_NE(refused.err.find("it exists and is not a regular file"), std::string::npos) << refused.err;
+  EXPECT_TRUE(fs::is_fifo(dir.file("pipe")));
+  fs::create_symlink("kernels.pack", dir.file("link"));
+  ASSERT_EQ(run(dir, command + "link", fake_gpu_environment(dir)).code, kExitOk);
+  EXPECT_TRUE(fs::is_symlink(dir.file("link")));
+  EXPECT_TRUE(fs::is_regular_file(dir.file("kernels.pack")));
 }
 
 [[noreturn]] void become_pack(const test::TempDir& dir) {

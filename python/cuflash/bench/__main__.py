@@ -17,12 +17,13 @@ from collections import Counter
 from pathlib import Path
 from typing import Any, Dict, List, Optional, Tuple
 
-from .._atomic_file import write_atomically
+from .._atomic_file import place_of, write_atomically
+from .._flags import FlagParser
 from .grid import GridError, Point, add_flags, points
 
 
 def arguments(words: List[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m cuflash.bench", description=__doc__)
+    parser = FlagParser(prog="python -m cuflash.bench", description=__doc__)
     add_flags(parser)
     parser.add_argument("--device", choices=["cpu", "cuda"], help="default: a GPU if PyTorch sees one")
     parser.add_argument("--contestant", default="", metavar="NAME,...",
@@ -35,8 +36,11 @@ def arguments(words: List[str]) -> argparse.Namespace:
         parser.error(f"--seconds is {options.seconds:g}, must be larger than 0 and at most 600")
     if not 0 <= options.threads <= 4096:
         parser.error(f"--threads is {options.threads}, must be from 1 to 4096")
-    if options.json is not None and not os.access(options.json.absolute().parent, os.W_OK):
-        parser.error(f"--json {options.json}: its folder is not writable")
+    if options.json is not None:
+        try:
+            place_of(options.json)
+        except OSError as error:
+            parser.error(f"--json {options.json}: {error.strerror}")
     return options
 
 

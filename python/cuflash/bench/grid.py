@@ -9,7 +9,7 @@ from typing import List
 from ..plot.problem import ELEMENT_BYTES, Problem
 
 DTYPES = ("f64", "f32", "f16", "bf16")
-SPELLINGS = {"f64": ("float64", "fp64", "double"), "f32": ("float32", "fp32", "float"),
+SPELLINGS = {"f64": ("float64", "fp64", "double"), "f32": ("float32", "fp32", "float", "single"),
              "f16": ("float16", "fp16", "half"), "bf16": ("bfloat16",)}
 DIRECTIONS = ("forward", "backward", "decode")
 PRESETS = {
@@ -69,7 +69,7 @@ def _words(allowed, spellings=None):
     names = {other: name for name, others in (spellings or {}).items() for other in others}
 
     def parse(text: str) -> List[str]:
-        words = [names.get(word, word) for word in text.split(",")]
+        words = [names.get(word, word) for word in text.lower().split(",")]
         if not set(words) <= set(allowed):
             raise argparse.ArgumentTypeError(f"got {text!r}, may have {', '.join(allowed)}")
         return words

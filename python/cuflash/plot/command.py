@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Dict, List, Optional, Tuple
 
 from .._atomic_file import write_atomically
+from .._flags import FlagParser
 from . import charts
 from .picture import Picture
 from .ratios import ratios
@@ -42,7 +43,7 @@ def _formats(argument: str) -> List[str]:
 
 
 def arguments(words: Optional[List[str]]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m cuflash.plot", description=__doc__)
+    parser = FlagParser(prog="python -m cuflash.plot", description=__doc__)
     parser.add_argument("results", nargs="+", metavar="RESULTS.json", help="files that cuflash bench wrote with --json")
     parser.add_argument("-o", "--output", metavar="DIR", type=Path, help="a folder for pictures; created if missing")
     parser.add_argument("--format", metavar="png,svg", type=_formats, default=list(FORMATS), help="default: both")

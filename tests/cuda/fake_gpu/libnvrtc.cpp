@@ -1,7 +1,9 @@
 // Compiles a program to its own text.
+#include <csignal>
 #include <cstddef>
 #include <cstdlib>
 #include <cstring>
+#include <initializer_list>
 
 #define FAKE extern "C" __attribute__((visibility("default")))
 
@@ -14,7 +16,11 @@ FAKE int nvrtcCreateProgram(void** program, const char* source, const char*, int
   return *program = strdup(source), 0;
 }
 FAKE int nvrtcDestroyProgram(void** program) { return std::free(*program), 0; }
-FAKE int nvrtcCompileProgram(void*, int, const char* const*) { return 0; }
+// Like NVRTC 13, saves and restores the handlers of signals, which loses their flags.
+FAKE int nvrtcCompileProgram(void*, int, const char* const*) {
+  for (const int number : {SIGINT, SIGTERM, SIGHUP}) std::signal(number, std::signal(number, SIG_IGN));
+  return 0;
+}
 FAKE int nvrtcGetCUBINSize(void* program, size_t* size) {
   return *size = std::strlen(static_cast<const char*>(program)) + 1, 0;
 }

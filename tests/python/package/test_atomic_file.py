@@ -36,6 +36,24 @@ def test_temporary_names_are_random_and_those_that_the_tool_removes(tmp_path, mo
     assert all(re.fullmatch(r"\.cuflash-[0-9a-f]{16}\.tmp", name) for name in seen)
 
 
+def test_a_link_is_followed(tmp_path):
+    (tmp_path / "link").symlink_to(tmp_path / "o.json")
+    for data in (b"first", b"second"):
+        write_atomically(tmp_path / "link", data)
+        assert (tmp_path / "o.json").read_bytes() == data and (tmp_path / "link").is_symlink()
+
+
+def test_what_is_not_a_regular_file_is_not_replaced(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "link").symlink_to(tmp_path / "pipe")
+    (tmp_path / "circle").symlink_to(tmp_path / "circle")
+    for name, reason in [("pipe", "not a regular file"), ("link", "not a regular file"), (".", "is a directory"),
+                         ("circle", "links")]:
+        with pytest.raises(OSError, match=reason):
+            write_atomically(tmp_path / name, b"x")
+    assert (tmp_path / "pipe").is_fifo() and sorted(os.listdir(tmp_path)) == ["circle", "link", "pipe"]
+
+
 def test_a_failure_leaves_nothing(tmp_path):
     (tmp_path / "folder").mkdir()
     with pytest.raises(OSError):

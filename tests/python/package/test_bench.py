@@ -82,9 +82,24 @@ def test_ratio_is_of_times():
     assert bench.line_of(result, point, 1.5).endswith("2.00x") and "x" not in bench.line_of(result, point, None)[-8:]
 
 
-@pytest.mark.parametrize("name", ["fp16", "float16", "half", "f16"])
+@pytest.mark.parametrize("name", ["fp16", "float16", "half", "f16", "FP16", "Half"])
 def test_usual_spellings(name):
     assert points(f"--dtype {name} --causal --len 8")[0][2:] == ("f16", 1, 8, 8, 8, 8, 64, 64, True, 0)
+
+
+@pytest.mark.parametrize("words, sentence", [
+    ("--lenn 8", "unknown flag '--lenn'; did you mean '--len'?"),
+    ("--seqlen=8", "unknown flag '--seqlen'; did you mean '--len'?"),
+    ("--num-heads 8", "unknown flag '--num-heads'; did you mean '--heads'?"),
+    ("--xyz", "unknown flag '--xyz'; python -m cuflash.bench --help lists its flags"),
+    ("--dtype int8", "argument --dtype: got 'int8', may have f64, f32, f16, bf16"),
+    ("--json .", "--json .: it is a directory"),
+])
+def test_a_bad_flag_is_one_sentence(words, sentence, capsys):
+    with pytest.raises(SystemExit) as ended:
+        bench.main(words.split())
+    assert ended.value.code == 2
+    assert capsys.readouterr().err == f"python -m cuflash.bench: {sentence}\n"
 
 
 def test_interrupted_run_keeps_what_is_finished(device, monkeypatch, tmp_path, capsys):

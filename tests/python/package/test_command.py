@@ -84,12 +84,16 @@ def test_the_whole_tool_goes_first_if_it_is_built(tmp_path):
     assert result.stdout == "whole tool: demo --x\n"
 
 
+@pytest.mark.parametrize("setting, value, sentence", [
+    ("CUFLASH_TUNED", "xx", "CUFLASH_TUNED: is 'xx', must be on or off\n"),
+    ("CUFLASH_CPU_ISA", "z80", "CUFLASH_CPU_ISA: 'z80' is not an instruction set of this processor and build; available:"),
+])
 @pytest.mark.parametrize("words", [["-m", "cuflash"], ["-c", "from cuflash._command import main; exit(main(['info']))"]])
-def test_a_setting_without_a_meaning_is_one_sentence(words):
+def test_a_setting_without_a_meaning_is_one_sentence(words, setting, value, sentence):
     result = subprocess.run([sys.executable, *words], capture_output=True, text=True,
-                            env={**os.environ, "CUFLASH_TUNED": "xx"})
+                            env={**os.environ, setting: value})
     assert result.returncode == 2
-    assert result.stderr == "cuflash: CUFLASH_TUNED: is 'xx', must be on or off\n"
+    assert result.stderr.startswith("cuflash: " + sentence) and result.stderr.count("\n") == 1
 
 
 def test_a_setting_without_a_meaning_is_a_value_error():
