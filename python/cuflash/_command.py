@@ -24,7 +24,11 @@ def _info(words: List[str]) -> int:
 
     about = "Describes this build and what it finds on this machine."
     FlagParser(prog="cuflash info", description=about).parse_args(words)
-    print(info(), end="")
+    try:
+        print(info(), end="")
+    except RuntimeError as error:  # an invalid setting in the environment
+        print(f"cuflash: {error}", file=sys.stderr)
+        return 2
     return 0
 
 
