@@ -9,8 +9,10 @@ from pathlib import Path
 
 
 def place_of(path: Path) -> Path:
-    """The path to write to: a link is followed, so that renaming does not replace it. Raises OSError, with a reason as its
-    strerror, if nothing can be written there, which a caller wants to know before computing."""
+    """The path to write to: a link is followed, so that renaming does not replace it.
+
+    Raises OSError, with a reason as its strerror, if nothing can be written there. A caller wants to know that before it
+    computes what to write."""
     try:
         place = path.resolve()
     except RuntimeError:

@@ -23,7 +23,8 @@ class FlagParser(argparse.ArgumentParser):
         if unknown:
             name = unknown[0].partition("=")[0]
             meant = self._nearest(name)
-            self.error(f"unknown flag {name!r}; " + (f"did you mean {meant!r}?" if meant else f"{self.prog} --help lists its flags"))
+            hint = f"did you mean {meant!r}?" if meant else f"{self.prog} --help lists its flags"
+            self.error(f"unknown flag {name!r}; {hint}")
         return options
 
     def _nearest(self, word: str) -> Optional[str]:
