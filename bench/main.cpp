@@ -17,7 +17,7 @@ struct Table {
 };
 
 constexpr Table kTables[] = {
-    {"peak", "The limit of one core, and what is reached of it", peak},
+    {"peak", "The peak of one core, and the share of it that forward reaches", peak},
     {"overhead", "What a call costs in addition to its arithmetic, f32", overhead},
     {"scaling", "One thread and all of them, f32", scaling},
     {"options", "What each option costs: H = 2, S = 2,048, one thread", options},
