@@ -17,8 +17,8 @@ struct Table {
 };
 
 constexpr Table kTables[] = {
-    {"peak", "The limit of one core, and what is reached of it", peak},
-    {"overhead", "What a call costs beside its arithmetic, f32", overhead},
+    {"peak", "The peak of one core, and the share of it that forward reaches", peak},
+    {"overhead", "What a call costs in addition to its arithmetic, f32", overhead},
     {"scaling", "One thread and all of them, f32", scaling},
     {"options", "What each option costs: H = 2, S = 2,048, one thread", options},
     {"cache", "A decode step over a cache: Hk = 8, S = 16,384, D = 128, one thread, GB/s of K and V", cache},

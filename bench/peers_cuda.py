@@ -44,7 +44,7 @@ def arguments(words=None):
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the results")
     parser.add_argument("--quick", action="store_true", help="a few shapes, under a minute")
     parser.add_argument("--groups", default="", metavar="NAME,...", help="these groups of shapes alone")
-    parser.add_argument("--peers", default="", metavar="NAME,...", help="these contestants beside cuflash alone")
+    parser.add_argument("--peers", default="", metavar="NAME,...", help="only these contestants in addition to cuflash")
     parser.add_argument("--seconds", type=float, default=0.05, help="time per contestant and shape (default: 0.05)")
     parser.add_argument("--commit", default="", help="commit of the library, if this is not a git checkout")
     parser.add_argument("--rounds", type=int, default=0, help="at least (default: 11, 5 with --quick)")

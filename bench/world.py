@@ -38,7 +38,7 @@ def arguments(words=None):
     parser.add_argument("--cases", default="", metavar="TEXT;...", help="only cases whose names contain one of these")
     parser.add_argument("--directions", default="", metavar="NAME,...", help="forward, backward or decode alone")
     parser.add_argument("--quick", action="store_true", help="a few cases, under a minute")
-    parser.add_argument("--peers", default="", metavar="NAME,...", help="these contestants beside cuflash alone")
+    parser.add_argument("--peers", default="", metavar="NAME,...", help="only these contestants in addition to cuflash")
     parser.add_argument("--seconds", type=float, default=0.01, help="time per contestant and case (default: 0.01)")
     parser.add_argument("--commit", default="", help="commit of the library, if this is not a git checkout")
     parser.add_argument("--rounds", type=int, default=0, help="at least (default: 7, 5 with --quick)")

@@ -146,7 +146,7 @@ CUDA_FAULTS = {
               "group * kWarpgroupRows > work.rows", FORWARD),
     ],
     "kernels/sm90/forward/key_step.h": [
-        Fault("a mask hides nothing where a window hides keys, too", "if (crosses_window)", "if (!crosses_window)", FORWARD),
+        Fault("a mask hides nothing in a tile with a window", "if (crosses_window)", "if (!crosses_window)", FORWARD),
     ],
     "kernels/sm90/tile_scheduler.h": [
         Fault("splits overlap by a key tile", "begin += least * split + min(split, more);",

@@ -25,7 +25,7 @@ int run_demo(const DemoOptions& options) {
   for (const DType type : {DType::f32, DType::bf16}) agrees = show_accuracy(shape, type, execution) && agrees;
 
   std::cout << "\nFast and small: forward with batch 1, 8 heads, head size 64, f32, causal\n"
-            << "(naive: the score matrix in memory, one thread; extra: memory beside inputs and outputs)\n";
+            << "(naive: the score matrix in memory, one thread; extra: memory besides inputs and outputs)\n";
   show_growth(options.max_len, execution);
   if (!agrees) std::cerr << "cuflash: a result disagrees with the float64 evaluation, see above\n";
   return agrees ? kExitOk : kExitFailed;

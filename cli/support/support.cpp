@@ -53,43 +53,54 @@ std::vector<Section> sections() {
   return {
       {"Forward: types and head sizes",
        "Four heads, 1024 queries and keys, q, k and v of the same head size. A cell has the tile of the kernel, "
-       "queries "
-       "x keys;\n\"yes\" is the CPU, which has one algorithm for all sizes; \"no\" is explained under limits.",
+       "queries x\n"
+       "keys. \"yes\" is the CPU, which has one algorithm for all sizes; \"no\" is explained under limits.",
        head_sizes(false)},
-      {"Backward: types and head sizes", "As above; dQ, dK and dV are all requested.", head_sizes(true)},
+      {"Backward: types and head sizes", "The same problems; dQ, dK and dV are all requested.", head_sizes(true)},
       {"Options",
-       "\"yes\": served forward and backward, as far as the option has both, for f64, f32, f16 and bf16 and for head "
-       "sizes\n2, 31, 32, 64, 72, 96, 128, 160, 192, 250 and 256; otherwise what is refused. The last two columns say "
-       "which options\nthe kernel for bf16 of head size 128 is compiled with on sm_80: several options, and rows that "
-       "are not "
-       "on\n16-byte boundaries, share the kernel with every option.",
+       "\"yes\": supported in both directions, or in the one that the option has, for f64, f32, f16 and bf16 and for "
+       "head\n"
+       "sizes 2, 31, 32, 64, 72, 96, 128, 160, 192, 250 and 256; otherwise the cell says what is rejected. The last "
+       "two\n"
+       "columns have the options that the kernel for bf16 of head size 128 is compiled with on sm_80: calls with "
+       "several\n"
+       "options, and calls with rows that do not start on 16-byte boundaries, share the kernel with every option.",
        options_everywhere()},
-      {"Kernels for Hopper: head sizes", "What sm_90a gets: tiles, or why it uses the portable kernel.",
+      {"Kernels for Hopper: head sizes", "The tiles of the sm_90a kernels, or the reason for the portable kernel.",
        hopper_sizes()},
-      {"Kernels for Hopper: options", "The same for bf16 with one option; forward, except for the last column.",
+      {"Kernels for Hopper: options",
+       "The tiles of the sm_90a kernels for bf16 with one option; all columns but the last are forward.",
        hopper_options()},
-      {"Limits", "What is refused, and the sentence that says so before anything is written.", limits()},
+      {"Limits", "Problems that are rejected before anything is written, and the message.", limits()},
       {"KV cache: types and head sizes",
-       "Two sequences of one query each, 32 query heads on 8 key heads, k and v of the same head size. Heads\n"
-       "that share keys are rows of one tile: a cell has rows x keys. \"TMA\" is the kernel for Hopper, which\n"
-       "loads keys by TMA; everywhere else it is the portable one.",
+       "Two sequences of one query each, 32 query heads on 8 key heads, k and v of the same head size. Heads that "
+       "share keys\n"
+       "are rows of one tile: a cell has rows x keys. \"boxes\" is the kernel for Hopper, which loads keys by TMA; all "
+       "other\n"
+       "cells are the portable kernel.",
        cache_sizes()},
       {"KV cache: head sizes of values",
-       "As above, with 128 query heads on one key head. Latent attention has 576 and 512, and values that are\n"
+       "The same problems with 128 query heads on one key head. Latent attention has 576 and 512, with values that "
+       "are\n"
        "columns of keys.",
        cache_head_pairs()},
       {"KV cache: rows of a tile",
-       "Tiles of bf16 by the number of query heads that share keys, one query each; several queries are as many\n"
-       "times more rows. With a fixed number of splits the tile is that of one query, regardless of their number. The\n"
-       "values of 576 and 512 are columns of keys.",
+       "Tiles for bf16 by the number of query heads that share keys, with one query each; n queries have n times as "
+       "many\n"
+       "rows. With a fixed number of splits the tile is that of one query, whatever the number of queries. The values "
+       "of 576\n"
+       "and 512 are columns of keys.",
        cache_rows()},
       {"KV cache: options",
-       "\"yes\": served wherever a call without the option is, for f64, f32, f16 and bf16 and head sizes 2, 31,\n"
-       "32, 64, 72, 96, 128, 160, 192, 250, 256, 512 and 576; otherwise what is refused. The last two columns\n"
-       "are for bf16 of head size 128: which options the portable kernel is compiled with on sm_80, and the\n"
-       "tiles of the TMA kernel on sm_90a, or why sm_90a uses the portable kernel.",
+       "\"yes\": supported wherever a call without the option is, for f64, f32, f16 and bf16 and head sizes 2, 31, 32, "
+       "64, 72,\n"
+       "96, 128, 160, 192, 250, 256, 512 and 576; otherwise the cell says what is rejected. The last two columns are "
+       "for bf16\n"
+       "of head size 128: the options that the portable kernel is compiled with on sm_80, and the tiles of boxes on "
+       "sm_90a or\n"
+       "the reason for the portable kernel.",
        cache_options()},
-      {"KV cache: limits", "There are no gradients. What else is refused, in the words of the call:", cache_limits()},
+      {"KV cache: limits", "There are no gradients. These calls are rejected, too, with this message:", cache_limits()},
   };
 }
 

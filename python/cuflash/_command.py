@@ -53,10 +53,10 @@ def _plot(words: List[str]) -> int:
 COMMANDS: Dict[str, Callable[[List[str]], int]] = {"info": _info, "check": _check, "bench": _bench, "plot": _plot}
 HELP = f"""usage: cuflash COMMAND [--help] ...
 
-  info     what this build is, and what it finds on this machine
-  check    the same, and a self-check against float64 NumPy, as python -m cuflash does
-  bench    cuflash beside PyTorch's attention, over a grid of problems; needs PyTorch
-  plot     pictures of what bench has measured; needs matplotlib
+  info     describes this build and what it finds on this machine
+  check    does the same and checks results against float64 NumPy, like python -m cuflash
+  bench    compares cuflash with PyTorch's attention over a grid of problems; needs PyTorch
+  plot     draws the results of bench; needs matplotlib
 
 This is the command of the Python package. {', '.join(OF_WHOLE_TOOL[:-1])} and {OF_WHOLE_TOOL[-1]} are
 commands of the whole tool: {HOW_TO_GET_IT}.

@@ -199,7 +199,7 @@ def _options(query: Tensor, key: Tensor, mask: Optional[Tensor], dropout_p: floa
     if mask is None:
         return None
     if is_causal:
-        return "a mask beside is_causal"
+        return "a mask with is_causal"
     if not 2 <= mask.dim() <= query.dim():
         return "the rank of the mask"
     whole = (*query.shape[:-1], key.shape[-2])

@@ -118,7 +118,7 @@ def test_the_gil_is_released():
         counts.append(time.perf_counter())
         time.sleep(0.001)
     worker.join()
-    assert len(counts) > 10, f"the main thread ran {len(counts)} times beside the call"
+    assert len(counts) > 10, f"the main thread ran {len(counts)} times during the call"
 
 
 def test_threads_get_their_own_results_and_errors():
