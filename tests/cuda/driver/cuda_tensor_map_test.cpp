@@ -17,8 +17,8 @@
 namespace cuflash::cuda {
 namespace {
 
-using test::RecordingDriver;
 using test::FakeTensorMap;
+using test::RecordingDriver;
 
 RecordingDriver* open_fake(const char* path) {
   void* library = ::dlopen(path, RTLD_NOW | RTLD_LOCAL);

@@ -7,8 +7,8 @@
 #include <cstring>
 
 using namespace cuflash::cuda;
-using cuflash::test::RecordingDriver;
 using cuflash::test::FakeTensorMap;
+using cuflash::test::RecordingDriver;
 
 namespace {
 
