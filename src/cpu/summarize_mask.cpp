@@ -62,8 +62,8 @@ void pack_mask(const uint8_t* bytes, int64_t keys, uint32_t* words, int64_t coun
   }
 }
 
-void summarize_mask(const ConstRows& mask, const MaskShape& shape, const MaskSummary& summary,
-                    const Execution& execution) {
+void summarize_mask(const MaskProblem& p, const Execution& execution) {
+  const auto& [memory, mask, shape, summary] = p;
   const int64_t block_rows = mask_block_rows(summary), tasks = shape.batch * shape.heads * block_rows;
   constexpr int64_t kBytesWorthWaking = 1 << 16;
   const int64_t useful = (Checked(tasks) * kMaskBlock * shape.keys).at_most(int64_t{1} << 40) / kBytesWorthWaking + 1;

@@ -9,7 +9,6 @@ namespace cuflash::cpu {
 // read.
 void pack_mask(const uint8_t* bytes, int64_t keys, uint32_t* words, int64_t count);
 
-void summarize_mask(const ConstRows& mask, const MaskShape& shape, const MaskSummary& summary,
-                    const Execution& execution);
+void summarize_mask(const MaskProblem& problem, const Execution& execution);
 
 }  // namespace cuflash::cpu

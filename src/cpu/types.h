@@ -30,7 +30,7 @@ const char* arithmetic_of(const P& p) {
   }
 }
 
-// Calls body with the Types of the problem.
+// Calls body with the Types of the problem. To keep the stack of a call short, let it return a function.
 template <class P, class Body>
 auto with_types(const P& p, Body body) {
   if (p.dtype == DType::f64) return body(Types<double, double>());
