@@ -9,7 +9,7 @@
 namespace cuflash {
 
 // Column of a lane within the tile.
-__device__ __forceinline__ int lane_column(int n, int e) { return n * 8 + lane_id() % 4 * 2 + e; }
+__device__ __forceinline__ int lane_column(int n, int e) { return n * 8 + accumulator_column() + e; }
 
 // First row and column of a lane within the tile.
 struct LaneCoord {

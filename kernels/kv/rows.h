@@ -12,7 +12,7 @@ struct LaneRows {
   using Real = RealOf<E>;
   // As in ScoreOptions: scores that an option modifies are scaled first; otherwise the scale is folded into the
   // exponent.
-  static constexpr bool kModifiesScore = (kOptions & (kSoftcap | kAlibi | kScaleFirst)) != 0;
+  static constexpr bool kModifiesScore = modifies_score(kOptions);
 
   KeyRange seen[2];
   Real scale, softcap = 0;

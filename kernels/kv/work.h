@@ -72,7 +72,7 @@ struct KvWork {
   __device__ static int column_warp() { return warp() % C.column_warps; }
   __device__ static int key_warp() { return warp() / C.column_warps % C.key_warps; }
   __device__ static int warp_row() { return warp() / (C.column_warps * C.key_warps) * 16; }
-  __device__ static int lane_row() { return warp_row() + lane_id() / 4; }
+  __device__ static int lane_row() { return warp_row() + accumulator_row(); }
 
   // The static variants serve the producer before the work item is decoded.
   __device__ static unsigned char* stage_memory(unsigned char* memory, int stage) {
@@ -100,7 +100,7 @@ struct KvWork {
     const int key = key_warp() * kKeys;
     Scores s;
     multiply_keys<C.dim_qk, E>(s, q_tile(), warp_row(), k, key);
-    lane_rows.apply(s, first_key(n) + key + lane_id() % 4 * 2, every_row_sees(n));
+    lane_rows.apply(s, first_key(n) + key + accumulator_column(), every_row_sees(n));
     softmax.update(s, o);
     softmax.exponentiate(s);
     wait_for_values();

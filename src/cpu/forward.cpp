@@ -4,14 +4,14 @@
 #include <cmath>
 #include <limits>
 
-#include "cpu/kv/decode.h"
-#include "cpu/kv/key_rows.h"
-#include "cpu/panel.h"
+#include "cpu/decode/decode.h"
 #include "cpu/plan/tuned_tile.h"
 #include "cpu/plan/workspace.h"
-#include "cpu/read_ahead.h"
 #include "cpu/threads/threads.h"
-#include "cpu/tile_counter.h"
+#include "cpu/tile/key_rows.h"
+#include "cpu/tile/panel.h"
+#include "cpu/tile/read_ahead.h"
+#include "cpu/tile/tile_counter.h"
 
 namespace cuflash::cpu {
 namespace {

@@ -15,9 +15,9 @@
 #include "kv_params.h"
 #include "tests/cuda/fake_gpu/emulate.h"
 #include "tests/cuda/fake_gpu/fake_cuda.h"
-#include "tests/gpu/gpu_memory.h"
 #include "tests/properties/property.h"
 #include "tests/shared/counted_allocations.h"
+#include "tests/shared/gpu_memory.h"
 
 namespace cuflash::test {
 namespace {

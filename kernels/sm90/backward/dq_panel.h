@@ -4,7 +4,7 @@
 #pragma once
 
 #include "sm90/backward/pipeline.h"
-#include "sm90/fence_operands.h"
+#include "sm90/products.h"
 
 namespace cuflash {
 
@@ -24,11 +24,8 @@ struct DqPanel {
     return {keys + column / kPanelColumns * (kTileK * kPanelRowBytes) + column % kPanelColumns * 2};
   }
   __device__ __forceinline__ void multiply(DsTile ds, KPanel k) {
-    wgmma_fence();
-    Product::start(sums, ds.along_rows(0), k.across_rows(0));
-#pragma unroll
-    for (int step = 1; step < kSteps; ++step) Product::add(sums, ds.along_rows(step), k.across_rows(step));
-    wgmma_commit();
+    issue_wgmma_steps<Product, kSteps>(
+        sums, [&](int step) { return ds.along_rows(step); }, [&](int step) { return k.across_rows(step); });
     wgmma_wait<0>();
     fence_operands(sums);
   }

@@ -18,7 +18,7 @@ struct BackwardOptions {
   static constexpr bool kHasSoftcap = (kOptions & kSoftcap) != 0, kHasAlibi = (kOptions & kAlibi) != 0,
                         kHasBias = (kOptions & kBias) != 0, kHasMask = (kOptions & kMaskTensor) != 0,
                         kHasDropout = (kOptions & kDropout) != 0;
-  static constexpr bool kModifiesScore = (kOptions & (kSoftcap | kAlibi | kBias | kScaleFirst)) != 0;
+  static constexpr bool kModifiesScore = modifies_score(kOptions);
   // Hidden pairs are selected in P. With the other options, hidden_value() replaces the dot product, or its tanh, which
   // makes P 0.
   static constexpr bool kSelectsP = (kOptions & (kBias | kMaskTensor | kScaleFirst)) != 0;

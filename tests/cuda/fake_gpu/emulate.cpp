@@ -2,7 +2,7 @@
 
 #include <cuflash/flash_attention.h>
 
-#include "cpu/summarize_mask.h"
+#include "cpu/tile/summarize_mask.h"
 #include "problem/problem.h"
 
 namespace cuflash::test {

@@ -8,7 +8,7 @@
 #include "cuda/families/params_kv.h"
 #include "cuda/jit/program.h"
 #include "problem/describe_cache.h"
-#include "tests/cpu/cache_cases.h"
+#include "tests/cpu/kv/cache_cases.h"
 #include "tests/cuda/fake_gpu/fake_cuda.h"
 #include "tests/cuda/kernel_emulator/kv_kernel.h"
 #include "tests/properties/property.h"

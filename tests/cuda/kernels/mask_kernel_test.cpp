@@ -2,7 +2,7 @@
 #include <algorithm>
 
 #include "check/cases/random.h"
-#include "cpu/summarize_mask.h"
+#include "cpu/tile/summarize_mask.h"
 #include "cuda/families/registry.h"
 #include "cuda/families/summarize_mask.h"
 #include "problem/describe.h"

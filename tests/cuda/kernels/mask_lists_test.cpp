@@ -5,7 +5,7 @@
 
 #include "backward_params.h"
 #include "check/cases/random.h"
-#include "cpu/summarize_mask.h"
+#include "cpu/tile/summarize_mask.h"
 #include "cuda/families/params_forward.h"
 #include "cuda/plan/mask_lists.h"
 #include "problem/describe.h"

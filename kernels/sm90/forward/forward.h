@@ -30,7 +30,7 @@ template <Sm90ForwardConfig C>
 __device__ __forceinline__ void sm90_forward(const Sm90ForwardParams& p) {
   extern __shared__ __align__(1024) unsigned char memory[];
   const Pipeline<C> pipeline{shared_address(memory)};
-  if constexpr (splits_keys(C)) griddepcontrol_launch_dependents();  // sm90/combine_splits.h waits for this grid's end
+  if constexpr (splits_keys(C)) griddepcontrol_launch_dependents();  // combine_splits.h waits for this grid's end
   if (threadIdx.x == 0) pipeline.init();
   if (threadIdx.x == 32) prefetch_maps<C>(p);
   __syncthreads();

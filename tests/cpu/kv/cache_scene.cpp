@@ -1,4 +1,4 @@
-#include "tests/cpu/cache_scene.h"
+#include "tests/cpu/kv/cache_scene.h"
 
 #include <algorithm>
 #include <cmath>

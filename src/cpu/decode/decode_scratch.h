@@ -3,8 +3,8 @@
 
 #include <algorithm>
 
-#include "cpu/kv/decode_kernels.h"
-#include "cpu/kv/paged_rows.h"
+#include "cpu/decode/paged_rows.h"
+#include "cpu/isa/decode_tables.h"
 #include "cpu/plan/arena.h"
 #include "cpu/plan/plan.h"
 

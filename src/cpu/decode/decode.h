@@ -13,6 +13,5 @@ namespace cuflash::cpu {
 // sequences for which takes_decode is true are computed.
 void decode(const ForwardProblem& problem, const Execution& execution, int64_t splits = 0);
 size_t decode_workspace_size(const ForwardProblem& problem, const Execution& execution, int64_t splits = 0);
-bool decode_multiplies_bf16(const Problem& problem);  // without widening it
 
 }  // namespace cuflash::cpu

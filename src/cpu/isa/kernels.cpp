@@ -1,4 +1,4 @@
-#include "cpu/kernels.h"
+#include "cpu/isa/kernels.h"
 
 #include <algorithm>
 #include <atomic>
@@ -16,7 +16,7 @@
 #endif
 
 #include "cpu/isa/isa.h"
-#include "cpu/tile_permission.h"
+#include "cpu/isa/tile_permission.h"
 #include "error.h"
 
 namespace cuflash::cpu {

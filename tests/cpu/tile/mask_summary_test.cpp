@@ -5,8 +5,8 @@
 #include <vector>
 
 #include "check/cases/random.h"
-#include "cpu/summarize_mask.h"
-#include "cpu/tile_mask.h"
+#include "cpu/tile/summarize_mask.h"
+#include "cpu/tile/tile_mask.h"
 #include "tests/shared/guarded_bytes.h"
 
 namespace cuflash::test {

@@ -1,4 +1,4 @@
-#include "check/memory/cache_memory.h"
+#include "check/cases/cache_memory.h"
 
 #include <algorithm>
 #include <bit>

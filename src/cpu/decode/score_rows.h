@@ -4,8 +4,8 @@
 
 #include <cstdint>
 
-#include "cpu/kv/decode_kernels.h"
-#include "cpu/panel.h"
+#include "cpu/isa/decode_tables.h"
+#include "cpu/tile/panel.h"
 
 namespace cuflash::cpu {
 

@@ -1,4 +1,4 @@
-#include "check/memory/memory.h"
+#include "check/cases/memory.h"
 
 #include <limits>
 

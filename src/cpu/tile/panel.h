@@ -4,10 +4,10 @@
 #include <cstdint>
 #include <numeric>
 
-#include "cpu/kernels.h"
+#include "cpu/isa/kernels.h"
 #include "cpu/plan/arena.h"
 #include "cpu/plan/plan.h"
-#include "cpu/tile_mask.h"
+#include "cpu/tile/tile_mask.h"
 #include "problem/problem.h"
 #include "problem/visibility.h"
 

@@ -4,9 +4,9 @@
 
 #include <algorithm>
 
-#include "cpu/kv/decode_kernels.h"
-#include "cpu/kv/key_rows.h"
+#include "cpu/isa/decode_tables.h"
 #include "cpu/plan/plan.h"
+#include "cpu/tile/key_rows.h"
 
 namespace cuflash::cpu {
 

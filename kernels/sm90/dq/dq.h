@@ -1,6 +1,6 @@
 // dQ alone for f16 and bf16 on Hopper (sm_90a). One warpgroup accumulates a row in registers, in a fixed order, so that
 // dQ is bitwise reproducible and needs no accumulator in global memory. The kernel is persistent and schedules query
-// tiles as sm90/forward.h does.
+// tiles as sm90/forward/forward.h does.
 //
 //   producer warpgroup   warp 0: K, V   warp 1: Q, dO, row statistics   warp 2: waits for the main kernel
 //                        warp 3: tile counts, if no other kernel counts (sm90/dq/producer.h)

@@ -3,8 +3,8 @@
 
 #include <algorithm>
 
-#include "cpu/kv/key_rows.h"
-#include "cpu/panel.h"
+#include "cpu/tile/key_rows.h"
+#include "cpu/tile/panel.h"
 
 namespace cuflash::cpu {
 

@@ -1,4 +1,4 @@
-#include "tests/cpu/cache_cases.h"
+#include "tests/cpu/kv/cache_cases.h"
 
 #include <algorithm>
 #include <random>

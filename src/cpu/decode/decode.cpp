@@ -1,16 +1,16 @@
-#include "cpu/kv/decode.h"
+#include "cpu/decode/decode.h"
 
 #include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <limits>
 
-#include "cpu/kv/decode_scratch.h"
-#include "cpu/kv/paged_rows.h"
+#include "cpu/decode/decode_scratch.h"
+#include "cpu/decode/paged_rows.h"
+#include "cpu/decode/score_rows.h"
 #include "cpu/plan/workspace.h"
-#include "cpu/score_rows.h"
 #include "cpu/threads/threads.h"
-#include "cpu/tile_counter.h"
+#include "cpu/tile/tile_counter.h"
 
 namespace cuflash::cpu {
 namespace {
@@ -319,10 +319,6 @@ class Decode {
 };
 
 }  // namespace
-
-bool decode_multiplies_bf16(const Problem& p) {
-  return p.dtype == DType::bf16 && decode_tables().bf16 && std::max(p.dim_qk, p.dim_v) <= kMatrixDim;
-}
 
 void decode(const ForwardProblem& p, const Execution& e, int64_t splits) {
   p.dtype == DType::f64 ? Decode<double>(p, e, splits).run() : Decode<float>(p, e, splits).run();

@@ -1,4 +1,4 @@
-#include "cpu/summarize_mask.h"
+#include "cpu/tile/summarize_mask.h"
 
 #include <algorithm>
 #include <cstring>

@@ -1,7 +1,7 @@
 // Random calls over a KV cache that need few kernels; the same calls for kernels on a GPU and in the emulator.
 #pragma once
 
-#include "tests/cpu/cache_scene.h"
+#include "tests/cpu/kv/cache_scene.h"
 
 namespace cuflash::test {
 

@@ -1,4 +1,4 @@
-#include "tests/gpu/gpu_memory.h"
+#include "tests/shared/gpu_memory.h"
 
 #include <algorithm>
 #include <utility>

@@ -1,8 +1,7 @@
 // The types in which a problem is computed: T for scores and sums, E for the operands of products.
 #pragma once
 
-#include "cpu/kernels.h"
-#include "cpu/kv/decode.h"
+#include "cpu/isa/kernels.h"
 #include "cpu/plan/plan.h"
 #include "problem/problem.h"
 

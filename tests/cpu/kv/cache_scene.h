@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "tests/gpu/gpu_memory.h"
+#include "tests/shared/gpu_memory.h"
 
 namespace cuflash::test {
 

@@ -1,4 +1,4 @@
-// Backward for f16 and bf16 on Hopper (sm_90a): dK and dV, and dQ unless sm90/dq.h computes it. The kernel runs between
+// Backward for f16 and bf16 on Hopper (sm_90a): dK and dV, and dQ unless sm90/dq/dq.h computes it. The kernel runs between
 // the portable kernels that prepare the workspace and convert dQ. It is persistent: a CTA takes a key tile from an
 // atomic counter and visits the tiles of 64 queries that see it. Warpgroups are specialised:
 //

@@ -1,4 +1,4 @@
-#include "cpu/panel.h"
+#include "cpu/tile/panel.h"
 
 #include <algorithm>
 #include <cmath>
@@ -6,7 +6,7 @@
 #include <type_traits>
 #include <utility>
 
-#include "cpu/read_ahead.h"
+#include "cpu/tile/read_ahead.h"
 #include "philox.h"
 
 namespace cuflash::cpu {

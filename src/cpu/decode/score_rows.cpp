@@ -1,4 +1,4 @@
-#include "cpu/score_rows.h"
+#include "cpu/decode/score_rows.h"
 
 #include <algorithm>
 #include <cmath>

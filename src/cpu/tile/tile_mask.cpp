@@ -1,8 +1,8 @@
-#include "cpu/tile_mask.h"
+#include "cpu/tile/tile_mask.h"
 
 #include <algorithm>
 
-#include "cpu/summarize_mask.h"
+#include "cpu/tile/summarize_mask.h"
 
 namespace cuflash::cpu {
 

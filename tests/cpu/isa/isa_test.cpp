@@ -1,5 +1,5 @@
 // Every instruction set that this processor can run computes the same contract.
-#include "cpu/kernels.h"
+#include "cpu/isa/kernels.h"
 
 #include <gtest/gtest.h>
 #if defined(__x86_64__)
