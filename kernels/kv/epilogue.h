@@ -49,7 +49,7 @@ struct Epilogue {
     for (int r = 0; r < 2; ++r) {
       const int row = first + r * 8;
       if (row >= output_rows) continue;
-      Real* to = warp_sums(Work::key_warp(), row) + Work::column_warp() * Work::kColumns + accumulator_column();
+      Real* to = warp_sums(Work::key_warp(), row) + Work::column_warp() * Work::kColumns + lane_id() % 4 * 2;
 #pragma unroll
       for (int d = 0; d < Work::kOutputTiles; ++d) to[d * 8] = o[0][d].x[r * 2], to[d * 8 + 1] = o[0][d].x[r * 2 + 1];
       if (Work::column_warp() == 0 && lane_id() % 4 == 0)

@@ -100,7 +100,7 @@ struct KvWork {
     const int key = key_warp() * kKeys;
     Scores s;
     multiply_keys<C.dim_qk, E>(s, q_tile(), warp_row(), k, key);
-    lane_rows.apply(s, first_key(n) + key + accumulator_column(), every_row_sees(n));
+    lane_rows.apply(s, first_key(n) + key + lane_id() % 4 * 2, every_row_sees(n));
     softmax.update(s, o);
     softmax.exponentiate(s);
     wait_for_values();
