@@ -62,7 +62,7 @@ struct WarpgroupAttention {
 
   // Turns the scores of key tile n into weights. Returns whether O must be rescaled, and by what.
   __device__ __forceinline__ bool softmax_step(int n, Block& block, Scores& s, float (&correction)[2]) const {
-    block.lane_rows.apply(s, work.first_key(n) + accumulator_column(), work.every_row_sees(n));
+    block.lane_rows.apply(s, work.first_key(n) + lane_id() % 4 * 2, work.every_row_sees(n));
     const bool rescales = block.softmax.update_max(s, [&](int r, float x) { correction[r] = x; });
     block.softmax.exponentiate(s);
     return rescales;

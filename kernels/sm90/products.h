@@ -16,21 +16,16 @@ __device__ __forceinline__ AnyTile rematerialize(AnyTile tile) {
   return tile;
 }
 
-// c = a b, both in shared memory. a_at, b_at: the matrix descriptors of a step.
-template <class Product, int kSteps, class AAt, class BAt>
-__device__ __forceinline__ void issue_wgmma_steps(typename Product::Sums& c, AAt a_at, BAt b_at) {
-  wgmma_fence();
-  Product::start(c, a_at(0), b_at(0));
-#pragma unroll
-  for (int step = 1; step < kSteps; ++step) Product::add(c, a_at(step), b_at(step));
-  wgmma_commit();
-}
-
-// s = a b^T: 64 rows of a from `first` on, reduced over kColumns columns.
-template <class Product, int kColumns, class ATile, class BTile>
+// s = a b^T or, with kAcross, s = a b, both in shared memory: 64 rows of a from `first` on, reduced over kColumns columns
+// of a.
+template <class Product, int kColumns, bool kAcross = false, class ATile, class BTile>
 __device__ __forceinline__ void issue_wgmma_ss(typename Product::Sums& s, ATile a, int first, BTile b) {
-  issue_wgmma_steps<Product, kColumns / 16>(
-      s, [&](int step) { return a.along_rows(step, first); }, [&](int step) { return b.along_rows(step); });
+  wgmma_fence();
+  Product::start(s, a.along_rows(0, first), kAcross ? b.across_rows(0) : b.along_rows(0));
+#pragma unroll
+  for (int step = 1; step < kColumns / 16; ++step)
+    Product::add(s, a.along_rows(step, first), kAcross ? b.across_rows(step) : b.along_rows(step));
+  wgmma_commit();
 }
 
 // c += a b, with a in registers and b in shared memory.

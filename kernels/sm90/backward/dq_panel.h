@@ -11,7 +11,7 @@ namespace cuflash {
 template <Sm90BackwardConfig C>
 struct DqPanel {
   static constexpr BackwardConfig kShared = shared_config(C);
-  static constexpr int kTileK = tile_k_of(C), kSteps = kTileK / 16, kColumns = dq_columns(C);
+  static constexpr int kTileK = tile_k_of(C), kColumns = dq_columns(C);
   using Pipeline = BackwardPipeline<C>;
   using DsTile = typename Pipeline::DsTile;
   using KPanel = SwizzledTile<kTileK, (kColumns > kPanelColumns ? kColumns : kPanelColumns)>;  // columns of K
@@ -24,8 +24,7 @@ struct DqPanel {
     return {keys + column / kPanelColumns * (kTileK * kPanelRowBytes) + column % kPanelColumns * 2};
   }
   __device__ __forceinline__ void multiply(DsTile ds, KPanel k) {
-    issue_wgmma_steps<Product, kSteps>(
-        sums, [&](int step) { return ds.along_rows(step); }, [&](int step) { return k.across_rows(step); });
+    issue_wgmma_ss<Product, kTileK, true>(sums, ds, 0, k);
     wgmma_wait<0>();
     fence_operands(sums);
   }
