@@ -81,7 +81,7 @@ TEST_P(MaskSummaries, SayWhatTheMaskSays) {
   const MaskSummary summary = mask_summary_at(s, memory.data());
   for (const int threads : {1, 3}) {
     std::fill_n(memory.data(), memory.size(), uint8_t{0xa5});
-    cpu::summarize_mask(mask.rows, s, summary, Execution{.num_threads = threads});
+    cpu::summarize_mask({{}, mask.rows, s, summary}, Execution{.num_threads = threads});
     for (int64_t b = 0; b < s.batch; ++b)
       for (int64_t h = 0; h < s.heads; ++h) {
         const MaskOfHead of = mask_of_head(summary, static_cast<int>(b), static_cast<int>(h));
@@ -99,7 +99,7 @@ TEST_P(MaskSummaries, JudgeTilesOfEverySize) {
   const MaskShape& s = GetParam().shape;
   GuardedBytes memory(workspace_bytes(mask_summary_bytes(s)));
   const MaskSummary summary = mask_summary_at(s, memory.data());
-  cpu::summarize_mask(mask.rows, s, summary, Execution{});
+  cpu::summarize_mask({{}, mask.rows, s, summary}, Execution{});
   const int64_t queries_end = s.rows == 1 ? 40 : s.rows;
   for (const auto& [queries, keys] :
        {std::pair<int, int>{16, 16}, {64, 64}, {128, 80}, {32, 256}, {192, 176}, {16, 1024}})
@@ -119,7 +119,7 @@ TEST_P(MaskSummaries, PanelsOfTilesShowWhatTheMaskShows) {
   const MaskShape& s = GetParam().shape;
   GuardedBytes memory(workspace_bytes(mask_summary_bytes(s)));
   const MaskSummary summary = mask_summary_at(s, memory.data());
-  cpu::summarize_mask(mask.rows, s, summary, Execution{});
+  cpu::summarize_mask({{}, mask.rows, s, summary}, Execution{});
   Problem p;
   p.mask = mask.rows, p.mask_len_q = s.rows == 1 ? 40 : s.rows, p.mask_len_k = s.keys;
   if (s.rows == 1) p.mask.row_stride = 0;
