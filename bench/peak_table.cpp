@@ -7,7 +7,7 @@
 #include "bench/measure.h"
 #include "bench/shared/peak.h"
 #include "bench/tables.h"
-#include "cpu/kernels.h"
+#include "cpu/isa/kernels.h"
 #include "dtype.h"
 
 namespace cuflash::bench {

@@ -3,8 +3,8 @@
 
 #include "backend/backend.h"
 #include "check/memory/device.h"
+#include "cli/arguments/commands.h"
 #include "cli/arguments/exit.h"
-#include "cli/commands.h"
 #include "cli/sketch.h"
 #include "problem/describe.h"
 

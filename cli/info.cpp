@@ -1,7 +1,7 @@
 #include <iostream>
 
+#include "cli/arguments/commands.h"
 #include "cli/arguments/exit.h"
-#include "cli/commands.h"
 
 namespace cuflash::cli {
 

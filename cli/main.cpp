@@ -6,9 +6,9 @@
 #include <new>
 
 #include "cli/arguments/arguments.h"
+#include "cli/arguments/commands.h"
 #include "cli/arguments/exit.h"
 #include "cli/arguments/flags.h"
-#include "cli/commands.h"
 #include "cli/terminal/end_signals.h"
 #include "cli/tune/option_sets.h"
 #include "files/error.h"

@@ -4,8 +4,8 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "cli/arguments/commands.h"
 #include "cli/arguments/exit.h"
-#include "cli/commands.h"
 #include "dtype.h"
 #include "support/text.h"
 

@@ -12,8 +12,7 @@ file(GLOB_RECURSE kernel_sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/cpu
 function(cuflash_set_kernel_flags optimisation)
   set(flags -ffp-contract=fast -fno-math-errno -fno-trapping-math ${optimisation})
   set_source_files_properties(${kernel_sources} PROPERTIES COMPILE_OPTIONS "${flags}" SKIP_PRECOMPILE_HEADERS ON)
-  # Only the file of an instruction set may use its instructions; src/cpu/kernels.cpp asks the processor before it calls
-  # it.
+  # Each instruction set's file, and no other, may use it: src/cpu/isa/kernels.cpp asks the processor before it calls one.
   set(isa ${PROJECT_SOURCE_DIR}/src/cpu/isa)
   if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|AMD64|amd64)$")
     set_source_files_properties(${isa}/avx2.cpp PROPERTIES COMPILE_OPTIONS "${flags};-mavx2;-mfma;-mf16c")

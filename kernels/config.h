@@ -20,6 +20,8 @@ enum OptionBits : int {
   kScaleFirst = 32,  // the scale is not positive and cannot be folded into the exponent
   kAllOptions = 63,
 };
+// Whether any of the options changes the value of a visible score, so that the scale is not folded into the exponent.
+constexpr bool modifies_score(int options) { return (options & (kSoftcap | kAlibi | kBias | kScaleFirst)) != 0; }
 
 // How rows are copied from global to shared memory.
 enum CopyMode : int {
@@ -54,8 +56,8 @@ enum ForwardSchedule : int {
 
 // Where the work items of the sm90 forward kernel come from.
 enum ForwardWork : int {
-  kSplitKeys = 1,  // CTAs share the keys of a query tile; their partial results are reduced by sm90/combine_splits.h
-  kTileList = 2,   // query tiles are taken by ticket from a list in the workspace, made by sm90/tile_list.h
+  kSplitKeys = 1,  // CTAs share the keys of a query tile; their partial results are reduced by combine_splits.h
+  kTileList = 2,   // query tiles are taken by ticket from a list in the workspace, made by tile_list.h
   // With kSplitKeys: the rows of a tile are pairs of a query and a head of the group that shares keys, as in KvConfig.
   // The size of a group divides 64.
   kPackHeads = 4,
@@ -285,10 +287,10 @@ constexpr int num_threads(const MaskSummaryConfig&) { return 128; }
 // Bytes of K and V that a CTA with a part of the keys keeps in flight: about what keeps memory busy, 44 KiB per SM
 // (docs/lab/kv.md), in whole tiles.
 constexpr int kSplitBytesInFlight = 40 << 10;
-// The reduction of the splits of a forward call (sm90/combine_splits.h): parts of rows that a thread has in flight,
-// those of one row, as a power of two, the rows of a CTA, and its shared memory. The shared memory is larger than the
-// parts, so that two CTAs fill an SM. Otherwise an SM without a CTA of the forward kernel would take as many CTAs as it
-// has threads for, long before the other SMs have room for one, and all of them would wait.
+// The reduction of the splits of a forward call (combine_splits.h): parts of rows that a thread has in flight, those
+// of one row, as a power of two, the rows of a CTA, and its shared memory. That is more than the parts take: two CTAs fill an
+// SM. Otherwise SMs without a CTA of the forward kernel would take as many as they have threads for, long before the others
+// have room for one, and all would wait for these.
 constexpr int kPartsInFlight = 16;
 constexpr int slot_bits(unsigned splits) { return splits > 8 ? 4 : splits > 4 ? 3 : splits > 2 ? 2 : 1; }
 constexpr int rows_of_reduction(const MergeConfig& c, unsigned splits) {

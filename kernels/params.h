@@ -1,9 +1,9 @@
 // Kernel parameters: plain structs shared by host and device. Strides are in elements, offsets are 64-bit.
 #pragma once
 
-#include "attn/mask_summary.h"
 #include "cap_polynomial.h"
 #include "config.h"
+#include "mask_summary.h"
 #include "tile_order.h"
 
 namespace cuflash {
@@ -79,7 +79,7 @@ struct ListedTile {
   int b, q_tile;
 };
 // Query tiles of sequences whose lengths only the device knows, those with the most visible keys first
-// (sm90/tile_list.h).
+// (sm90/lists/tile_list.h).
 struct TileList {
   ListedTile* tiles;
   unsigned* count;           // number of listed tiles

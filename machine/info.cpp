@@ -3,7 +3,7 @@
 #include <cstdlib>
 #include <ostream>
 
-#include "cpu/kernels.h"
+#include "cpu/isa/kernels.h"
 #include "cpu/threads/threads.h"
 #include "machine/cpu.h"
 #include "machine/info_cuda.h"

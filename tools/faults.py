@@ -191,7 +191,7 @@ FAULTS = {
         Fault("later pairs of neighbours are misplaced", "begin + 2 * first)", "begin + first)", CACHE),
         Fault("all of a row is rotated", "begin + first, half);", "begin + first, rotary.dim);", CACHE),
     ],
-    "src/cpu/kv/key_rows.h": [
+    "src/cpu/tile/key_rows.h": [
         Fault("pages in order are taken for joined", "const bool joined = from.batch_stride == size * from.row_stride;",
               "const bool joined = from.row_stride > 0;", CACHE),
         Fault("pages in any order are taken for joined", "page[1] == page[0] + 1", "page[1] > page[0]", CACHE),
@@ -201,20 +201,19 @@ FAULTS = {
     "kernels/attn/visibility.h": [
         Fault("causal mask off by one", "i + s.shift + w.window_right + 1", "i + s.shift + w.window_right + 2"),
         Fault("left window off by one", "i + s.shift - w.window_left;", "i + s.shift - w.window_left + 1;"),
+        Fault("backward skips a visible query tile", "keys.begin - s.shift - w.window_right,",
+              "keys.begin - s.shift - w.window_right + 1,"),
     ],
     "src/problem/visibility.h": [
-        Fault("backward skips a visible query tile", "keys.begin - s.shift - p.window_right)",
-              "keys.begin - s.shift - p.window_right + 1)"),
-        Fault("diagonal tiles taken for full ones",
-              "return {keys_of_query(p, s, queries.end - 1).begin, keys_of_query(p, s, queries.begin).end};",
-              "return keys_of_queries(p, s, queries);"),
+        Fault("diagonal tiles taken for full ones", "return keys_seen_by_all(p, s, queries);",
+              "return keys_seen_by_any(p, s, queries);"),
     ],
 
     # Scores of a tile.
-    "src/cpu/panel.h": [
+    "src/cpu/tile/panel.h": [
         Fault("wrong GQA head", "h / p.group()", "h % p.heads_k"),
     ],
-    "src/cpu/panel.cpp": [
+    "src/cpu/tile/panel.cpp": [
         Fault("lost D tail", "kernels.multiply(keys.size(), p.dim_qk, k_left",
               "kernels.multiply(keys.size(), p.dim_qk - p.dim_qk % 8, k_left"),
         Fault("panel skips its last keys", "round_up(seen.end - begin, unit)", "(seen.end - begin) / unit * unit"),
@@ -269,13 +268,13 @@ FAULTS = {
               "(c % 2 * 8 + c / 2) * kLanes"),
         Fault("the round keys of dropout lost", "product.high ^ key ^ c[1]", "product.high ^ c[1]"),
     ],
-    "src/cpu/tile_mask.cpp": [
+    "src/cpu/tile/tile_mask.cpp": [
         Fault("mask words of a tile are not shifted", "at(begin + w) >> shift | at(begin + w + 1) << (32 - shift)",
               "at(begin + w)", "mask_summary_test"),
         Fault("a mask's classification forgets its last query", "lane < queries.size(); ++lane)\n      any",
               "lane + 1 < queries.size(); ++lane)\n      any"),
     ],
-    "src/cpu/summarize_mask.cpp": [
+    "src/cpu/tile/summarize_mask.cpp": [
         Fault("keys beyond the end of a mask hide", "if (here < 32) all[w] |= ~0u << here, covers[w] |= ~0u << here;", "",
               "mask_summary_test"),
         Fault("a key that one query sees counts as hidden", "covers[w] = any[w];", "covers[w] = all[w];",
@@ -283,14 +282,14 @@ FAULTS = {
         Fault("a mask byte of 128 is false", "((bytes & kLow) + kLow) | bytes", "(bytes & kLow) + kLow",
               "mask_summary_test"),
     ],
-    "kernels/attn/mask_summary.h": [
-        Fault("a tile's classification misses its last row of blocks", "row < row_end; ++row", "row + 1 < row_end; ++row",
+    "kernels/mask_summary.h": [
+        Fault("a tile's verdict misses its last row of blocks", "row < row_end; ++row", "row + 1 < row_end; ++row",
               "mask_summary_test"),
     ],
     "kernels/attn/tile_mask.h": [
         Fault("a traversal skips the tiles after the first 32", "if (view.end - base <= 32) return false;", "return false;",
               "mask_kernel_test"),
-        Fault("mask bits of the neighbouring lane", ">> (lane_id() % 4 * 2);", ">> (lane_id() % 2 * 2);",
+        Fault("mask bits of the neighbouring lane", ">> accumulator_column();", ">> (lane_id() % 2 * 2);",
               "mask_kernel_test"),
     ],
     "kernels/portable/summarize_mask.h": [
@@ -322,7 +321,7 @@ FAULTS = {
     ],
 
     # Decode.
-    "src/cpu/kv/decode.cpp": [
+    "src/cpu/decode/decode.cpp": [
         Fault("merging loses the NaN of a split without a largest score", "acc.m[row] == top ? T{1} : ",
               "top == -std::numeric_limits<T>::infinity() ? T(n == 0) : ", "decode_test"),
         Fault("the sink in every range of keys", "const bool sink = p_.sink && item.first;",
@@ -344,7 +343,7 @@ FAULTS = {
               "plan.requested_splits ? plan.requested_splits : splits_of(keys, plan.head_blocks)",
               "splits_of(keys, plan.head_blocks)", CACHE),
     ],
-    "src/cpu/score_rows.cpp": [
+    "src/cpu/decode/score_rows.cpp": [
         Fault("dropout decisions of a row swapped", "group.window(dropout_row(i), column)",
               "group.window(dropout_row(i), column ^ 1)", "decode_test"),
         Fault("a decode row sees a key too many", "std::min(seen.end, keys.end)", "std::min(seen.end + 1, keys.end)",

@@ -68,7 +68,7 @@ CUDA_FAULTS = {
     ],
 
     # Forward calls that share keys, pack heads or list tiles.
-    "kernels/sm90/combine_splits.h": [
+    "kernels/sm90/forward/combine_splits.h": [
         Fault("the last split is not added", "static_cast<int>(s.splits), width", "static_cast<int>(s.splits) - 1, width",
               FORWARD),
         Fault("a part that does not exist is added", "if (begin + lane % width >= splits) state[0]",
@@ -89,7 +89,7 @@ CUDA_FAULTS = {
     ],
     "src/cuda/families/forward_by_kv.cpp": [
         Fault("a bias is lost where queries are few", "p.packed() || p.bias ||", "p.packed() ||", "cuda_splits_test"),
-        Fault("few queries are aligned with the last keys", "|| !aligned_at_end) return false;", ") return false;",
+        Fault("few queries are aligned with the last keys", "if (!aligned_at_end) return", "if (false) return",
               "cuda_splits_test"),
     ],
     "src/cuda/plan/tile_order.cpp": [
@@ -102,7 +102,7 @@ CUDA_FAULTS = {
     "kernels/sm90/tma_load.h": [
         Fault("boxes of a mask start between multiples of 16 bytes", "mask_box_byte(key)", "key / 32 * 4", FORWARD),
     ],
-    "kernels/sm90/mask_list.h": [
+    "kernels/sm90/lists/mask_list.h": [
         Fault("a list forgets the tiles after the first 32", "done < end - begin; done += 32", "done < 1; done += 32",
               "mask_lists_test"),
         Fault("a key that no query sees is not zeroed", "(v.covers && covers_count)", "(v.covers || covers_count)",
@@ -184,7 +184,7 @@ CUDA_FAULTS = {
         Fault("queries of packed heads are those of the first queries", "panel * kPanelColumns, head, first, batch",
               "panel * kPanelColumns, head, info.q_begin, batch", FORWARD),
     ],
-    "kernels/sm90/tile_list.h": [
+    "kernels/sm90/lists/tile_list.h": [
         Fault("padded rows are not listed", "a.cu_q ? s.len_q : a.len_q", "s.len_q", FORWARD),
     ],
     "kernels/sm90/pair_bits.h": [

@@ -2,7 +2,7 @@
 #include <limits>
 
 #include "check/cases/fill.h"
-#include "check/memory/memory.h"
+#include "check/cases/memory.h"
 
 namespace cuflash::check {
 

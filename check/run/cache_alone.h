@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "check/memory/cache_memory.h"
+#include "check/cases/cache_memory.h"
 
 namespace cuflash::check {
 

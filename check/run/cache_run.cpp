@@ -2,8 +2,8 @@
 
 #include <exception>
 
+#include "check/cases/cache_memory.h"
 #include "check/cases/setup.h"
-#include "check/memory/cache_memory.h"
 #include "check/memory/mirror.h"
 #include "check/run/cache_alone.h"
 #include "check/run/compare.h"

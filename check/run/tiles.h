@@ -6,7 +6,7 @@
 #include <string>
 
 #include "check/cases/case.h"
-#include "check/memory/memory.h"
+#include "check/cases/memory.h"
 
 namespace cuflash::check {
 

@@ -14,8 +14,8 @@
 #include <vector>
 
 #include "cli/arguments/arguments.h"
+#include "cli/arguments/commands.h"
 #include "cli/arguments/values.h"
-#include "cli/commands.h"
 #include "dtype.h"
 
 namespace cuflash::cli {

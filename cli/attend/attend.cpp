@@ -5,8 +5,8 @@
 #include <utility>
 
 #include "check/memory/device.h"
+#include "cli/arguments/commands.h"
 #include "cli/arguments/exit.h"
-#include "cli/commands.h"
 #include "dtype.h"
 #include "files/tensors/array_file.h"
 #include "files/tensors/tensor_file.h"

@@ -4,12 +4,12 @@
 #include <ctime>
 #include <iostream>
 
+#include "cli/arguments/commands.h"
 #include "cli/arguments/exit.h"
 #include "cli/bench/file.h"
 #include "cli/bench/grid.h"
 #include "cli/bench/measure.h"
 #include "cli/bench/report.h"
-#include "cli/commands.h"
 #include "cli/terminal/interrupt.h"
 #include "cli/terminal/progress.h"
 #include "cpu/threads/threads.h"

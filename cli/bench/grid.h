@@ -4,8 +4,8 @@
 #include <string>
 #include <vector>
 
+#include "cli/arguments/commands.h"
 #include "cli/bench/file.h"
-#include "cli/commands.h"
 
 namespace cuflash::cli {
 

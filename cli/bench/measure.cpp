@@ -15,7 +15,7 @@
 #include "cli/bench/grid.h"
 #include "cli/bench/problem.h"
 #include "cli/terminal/interrupt.h"
-#include "cpu/kernels.h"
+#include "cpu/isa/kernels.h"
 #include "cpu/threads/threads.h"
 #include "support/physical_memory.h"
 #include "support/text.h"

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "check/run/sweep.h"
-#include "cli/commands.h"
+#include "cli/arguments/commands.h"
 
 namespace cuflash::cli {
 

@@ -3,8 +3,8 @@
 
 #include <iostream>
 
+#include "cli/arguments/commands.h"
 #include "cli/arguments/exit.h"
-#include "cli/commands.h"
 #include "machine/cpu.h"
 #include "support/text.h"
 

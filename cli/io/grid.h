@@ -3,7 +3,7 @@
 
 #include <vector>
 
-#include "cli/commands.h"
+#include "cli/arguments/commands.h"
 #include "cli/sketch.h"
 
 namespace cuflash::cli {

@@ -1,7 +1,7 @@
 // The memory of a call, in bytes.
 #pragma once
 
-#include "cli/commands.h"
+#include "cli/arguments/commands.h"
 
 namespace cuflash::cli {
 

@@ -1,8 +1,8 @@
 // Lists or clears the disk cache of compiled kernels, and the tuned choices in the same directory.
 #include <iostream>
 
+#include "cli/arguments/commands.h"
 #include "cli/arguments/exit.h"
-#include "cli/commands.h"
 #include "cuda/jit/binaries.h"
 #include "machine/cache_problem.h"
 #include "support/text.h"

@@ -2,8 +2,8 @@
 #include <algorithm>
 #include <iostream>
 
+#include "cli/arguments/commands.h"
 #include "cli/arguments/exit.h"
-#include "cli/commands.h"
 #include "cli/terminal/progress.h"
 #include "cuda/families/registry.h"
 #include "cuda/jit/pack.h"

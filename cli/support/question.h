@@ -6,7 +6,7 @@
 #include <functional>
 #include <string>
 
-#include "cli/commands.h"
+#include "cli/arguments/commands.h"
 #include "cli/sketch.h"
 
 namespace cuflash::cli {

@@ -3,8 +3,8 @@
 #include <functional>
 #include <iostream>
 
+#include "cli/arguments/commands.h"
 #include "cli/arguments/exit.h"
-#include "cli/commands.h"
 #include "cli/support/question.h"
 #include "cli/support/tables.h"
 #include "cuda/driver/arch.h"

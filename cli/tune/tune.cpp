@@ -4,9 +4,9 @@
 #include <new>
 #include <numeric>
 
+#include "cli/arguments/commands.h"
 #include "cli/arguments/exit.h"
 #include "cli/bench/grid.h"
-#include "cli/commands.h"
 #include "cli/terminal/progress.h"
 #include "cli/terminal/table.h"
 #include "cli/tune/option_sets.h"

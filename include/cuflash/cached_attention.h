@@ -39,7 +39,7 @@ struct MergeTensors {
   Tensor lse{};
 };
 
-// These conversions are outside detail so that detail::call, declared before these structs, finds them by
+// These conversions are outside detail so that detail::CStructs, declared before these structs, finds them by
 // argument-dependent lookup.
 inline cuflash_cache_tensors to_c(const CacheTensors& t) {
   using detail::to_c;
@@ -66,12 +66,14 @@ inline cuflash_merge_tensors to_c(const MergeTensors& t) {
 
 inline void flash_attention_with_cache(const Attention& attention, const CacheTensors& cache,
                                        const Execution& execution = {}) {
-  detail::call(cuflash_attend_cache, attention, cache, execution);
+  const detail::CStructs c(attention, cache, execution);
+  detail::check(cuflash_attend_cache(&c.attention, &c.tensors, &c.execution));
 }
 
 inline size_t workspace_size(const Attention& attention, const CacheTensors& cache, const Execution& execution = {}) {
+  const detail::CStructs c(attention, cache, execution);
   size_t bytes = 0;
-  detail::call(cuflash_attend_cache_workspace_size, attention, cache, execution, &bytes);
+  detail::check(cuflash_attend_cache_workspace_size(&c.attention, &c.tensors, &c.execution, &bytes));
   return bytes;
 }
 

@@ -17,6 +17,7 @@
 #include <stdexcept>
 #include <string>
 #include <type_traits>
+#include <utility>
 
 namespace cuflash {
 
@@ -242,21 +243,23 @@ inline void check(cuflash_status status) {
   if (status != CUFLASH_OK) throw FlashAttentionError(status, cuflash_last_error());
 }
 
-// Calls a C function that takes the three structs, with any further arguments.
-template <class Function, class Tensors, class... Rest>
-void call(Function function, const Attention& attention, const Tensors& tensors, const Execution& execution,
-          Rest... rest) {
-  const auto c_attention = to_c(attention);
-  const auto c_tensors = to_c(tensors);
-  const auto c_execution = to_c(execution);
-  check(function(&c_attention, &c_tensors, &c_execution, rest...));
-}
+// The C structs of a call.
+template <class Tensors>
+struct CStructs {
+  CStructs(const Attention& a, const Tensors& t, const Execution& e)
+      : attention(to_c(a)), tensors(to_c(t)), execution(to_c(e)) {}
+
+  cuflash_attention attention;
+  decltype(to_c(std::declval<const Tensors&>())) tensors;
+  cuflash_execution execution;
+};
 template <class Function, class Tensors>
 std::string explain(Function function, const Attention& attention, const Tensors& tensors, const Execution& execution) {
+  const CStructs c(attention, tensors, execution);
   size_t needed = 0;
-  call(function, attention, tensors, execution, static_cast<char*>(nullptr), size_t{0}, &needed);
+  check(function(&c.attention, &c.tensors, &c.execution, nullptr, 0, &needed));
   std::string text(needed, '\0');
-  call(function, attention, tensors, execution, text.data(), needed, &needed);
+  check(function(&c.attention, &c.tensors, &c.execution, text.data(), needed, &needed));
   text.resize(needed - 1);
   return text;
 }
@@ -265,24 +268,28 @@ std::string explain(Function function, const Attention& attention, const Tensors
 
 inline void flash_attention_forward(const Attention& attention, const ForwardOutputs& outputs,
                                     const Execution& execution = {}) {
-  detail::call(cuflash_forward, attention, outputs, execution);
+  const detail::CStructs c(attention, outputs, execution);
+  detail::check(cuflash_forward(&c.attention, &c.tensors, &c.execution));
 }
 
 inline void flash_attention_backward(const Attention& attention, const BackwardTensors& tensors,
                                      const Execution& execution = {}) {
-  detail::call(cuflash_backward, attention, tensors, execution);
+  const detail::CStructs c(attention, tensors, execution);
+  detail::check(cuflash_backward(&c.attention, &c.tensors, &c.execution));
 }
 
 inline size_t workspace_size(const Attention& attention, const ForwardOutputs& outputs,
                              const Execution& execution = {}) {
+  const detail::CStructs c(attention, outputs, execution);
   size_t bytes = 0;
-  detail::call(cuflash_forward_workspace_size, attention, outputs, execution, &bytes);
+  detail::check(cuflash_forward_workspace_size(&c.attention, &c.tensors, &c.execution, &bytes));
   return bytes;
 }
 inline size_t workspace_size(const Attention& attention, const BackwardTensors& tensors,
                              const Execution& execution = {}) {
+  const detail::CStructs c(attention, tensors, execution);
   size_t bytes = 0;
-  detail::call(cuflash_backward_workspace_size, attention, tensors, execution, &bytes);
+  detail::check(cuflash_backward_workspace_size(&c.attention, &c.tensors, &c.execution, &bytes));
   return bytes;
 }
 

@@ -38,7 +38,7 @@ struct ScoreOptions {
   static constexpr bool kHasBias = (kOptions & kBias) != 0;
   static constexpr bool kHasMask = (kOptions & kMaskTensor) != 0;
   static constexpr bool kHasDropout = (kOptions & kDropout) != 0;
-  static constexpr bool kModifiesScore = (kOptions & (kSoftcap | kAlibi | kBias | kScaleFirst)) != 0;
+  static constexpr bool kModifiesScore = modifies_score(kOptions);
   static constexpr bool kExact = kSet == OptionSet::exact;
   // Units of a score. The tensor cores compute plain dot products, and softcap yields tanh. If nothing is added, or
   // only ALiBi, whose slope is then divided by the factor, the scale or the cap is folded into the exponent of the

@@ -37,23 +37,22 @@ struct Range {
 };
 
 __device__ __forceinline__ Range keys_of_query(const AttentionParams& a, const Sequence& s, int64 i) {
-  return {max(int64{0}, first_key(a, s, i)), min(int64{s.len_k}, end_key(a, s, i))};
+  return keys_seen_by<Range>(a, s, i);
 }
 // Keys visible to at least one of the queries, and keys visible to all of them. Both bounds of a query's window grow
 // with the query.
 __device__ __forceinline__ Range keys_of_any(const AttentionParams& a, const Sequence& s, Range queries) {
   if (queries.empty()) return {0, 0};
-  return {keys_of_query(a, s, queries.begin).begin, keys_of_query(a, s, queries.end - 1).end};
+  return keys_seen_by_any(a, s, queries);
 }
 __device__ __forceinline__ Range keys_of_all(const AttentionParams& a, const Sequence& s, Range queries) {
   if (queries.empty()) return {0, 0};
-  return {keys_of_query(a, s, queries.end - 1).begin, keys_of_query(a, s, queries.begin).end};
+  return keys_seen_by_all(a, s, queries);
 }
 // Queries that see at least one of the keys.
 __device__ __forceinline__ Range queries_of_any(const AttentionParams& a, const Sequence& s, Range keys) {
   if (keys.empty()) return {0, 0};
-  return {max(int64{0}, keys.begin - s.shift - a.window_right),
-          min(int64{s.len_q}, keys.end - s.shift + a.window_left)};
+  return queries_that_see_any(a, s, keys);
 }
 
 // Division of non-negative numbers. A 64-bit division takes about a hundred instructions and is rarely needed.

@@ -2,9 +2,9 @@
 // tile. Everything except lane_mask is uniform over a warp, so that every warp of a CTA visits the same tiles.
 #pragma once
 
-#include "attn/mask_summary.h"
 #include "attn/score.h"
 #include "attn/visited_tiles.h"
+#include "mask_summary.h"
 #include "tile/operand.h"
 
 namespace cuflash {
@@ -104,7 +104,7 @@ __device__ __forceinline__ void hide_masked(Accumulator<Real> (&s)[kRowTiles][kT
 #pragma unroll
     for (int group = 0; group < (kTiles + 3) / 4; ++group) {
       const unsigned word =
-          mask_word(mask, first_row + r / 2 * 16 + r % 2 * 8, k_first + 32 * group) >> (lane_id() % 4 * 2);
+          mask_word(mask, first_row + r / 2 * 16 + r % 2 * 8, k_first + 32 * group) >> accumulator_column();
 #pragma unroll
       for (int n = 0; n < 4; ++n)
 #pragma unroll

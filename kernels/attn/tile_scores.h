@@ -8,8 +8,8 @@
 
 namespace cuflash {
 
-// Column of element e of tile n, within the score tile.
-__device__ __forceinline__ int lane_column(int n, int e) { return n * 8 + lane_id() % 4 * 2 + e; }
+// Column of a lane within the tile.
+__device__ __forceinline__ int lane_column(int n, int e) { return n * 8 + accumulator_column() + e; }
 
 // First row and column of a lane within the tile.
 struct LaneCoord {

@@ -10,9 +10,9 @@ namespace cuflash {
 template <Element E, int kOptions>
 struct LaneRows {
   using Real = RealOf<E>;
-  // Whether scores are scaled before an option modifies them. Otherwise the scale is folded into the exponent, as in
-  // ScoreOptions.
-  static constexpr bool kModifiesScore = (kOptions & (kSoftcap | kAlibi | kScaleFirst)) != 0;
+  // As in ScoreOptions: scores that an option modifies are scaled first; otherwise the scale is folded into the
+  // exponent.
+  static constexpr bool kModifiesScore = modifies_score(kOptions);
 
   KeyRange seen[2];
   Real scale, softcap = 0;

@@ -19,6 +19,7 @@
 #include "ptx/grid.h"
 #include "ptx/tma.h"
 #include "ptx/warpgroup.h"
+#include "sm90/consumer_sync.h"
 #include "sm90/ring.h"
 #include "tile/swizzled.h"
 
@@ -287,7 +288,7 @@ struct TmaKeys {
   __device__ static void sync_consumers() { named_barrier_sync(kConsumerBarrier, kConsumerThreads); }
   __device__ __forceinline__ void release(int stage) const {
     __syncwarp();
-    if (lane_id() == 0) mbarrier_arrive(empty(stage));
+    release_stage(empty(stage));
   }
   __device__ __forceinline__ void release_and_advance() {
     release(ring.stage);

@@ -72,7 +72,7 @@ struct KvWork {
   __device__ static int column_warp() { return warp() % C.column_warps; }
   __device__ static int key_warp() { return warp() / C.column_warps % C.key_warps; }
   __device__ static int warp_row() { return warp() / (C.column_warps * C.key_warps) * 16; }
-  __device__ static int lane_row() { return warp_row() + lane_id() / 4; }
+  __device__ static int lane_row() { return warp_row() + accumulator_row(); }
 
   // The static variants serve the producer before the work item is decoded.
   __device__ static unsigned char* stage_memory(unsigned char* memory, int stage) {

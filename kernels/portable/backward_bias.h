@@ -112,8 +112,8 @@ struct BiasTile {
 #pragma unroll
     for (int chunk = 0; chunk < S::kChunks; ++chunk)
       for_elements([&](int m, int n, int x) {
-        const int query = S::column_warp() * S::kQueries + chunk * S::kChunk + 8 * n + lane_id() % 4 * 2 + x % 2;
-        const int key = S::first_key() + 16 * m + x / 2 * 8 + lane_id() / 4;
+        const int query = S::column_warp() * S::kQueries + chunk * S::kChunk + 8 * n + accumulator_column() + x % 2;
+        const int key = S::first_key() + 16 * m + x / 2 * 8 + accumulator_row();
         store(first_row + query, first_key + key, sum[chunk][m][n].x[x]);
       });
   }
@@ -131,7 +131,7 @@ struct BiasTile {
         Real x = sum[m][half];
         x += __shfl_xor_sync(0xffffffffu, x, 1);
         x += __shfl_xor_sync(0xffffffffu, x, 2);
-        const int key = S::first_key() + 16 * m + 8 * half + lane_id() / 4;
+        const int key = S::first_key() + 16 * m + 8 * half + accumulator_row();
         if (S::scores_queries() && lane_id() % 4 == 0) partial[S::column_warp() * C.tile_k + key] = x;
       }
     __syncthreads();

@@ -49,10 +49,10 @@ struct FinishTile {
           }
 #pragma unroll
       for (int n = 0; n < kAtOnce; ++n) {
-        const int block = first + n, column = block % kColumnBlocks * 8 + lane_id() % 4 * 2;
+        const int block = first + n, column = block % kColumnBlocks * 8 + accumulator_column();
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
-          const int row = block / kColumnBlocks * 16 + half * 8 + lane_id() / 4;
+          const int row = block / kColumnBlocks * 16 + half * 8 + accumulator_row();
           const bool exists = row < existing;
           if (block < kBlocks)
             use(row, column, exists ? scale * x[n].x[2 * half] : Real(0),

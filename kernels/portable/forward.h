@@ -80,7 +80,7 @@ struct Forward {
   __device__ static int warp_row() { return warp() / C.column_warps * (16 * kRowTiles); }
   __device__ static int warp_column() { return warp() % C.column_warps * kColumns; }
   // Row r of a lane within the tile.
-  __device__ static int row_of(int r) { return warp_row() + r / 2 * 16 + r % 2 * 8 + lane_id() / 4; }
+  __device__ static int row_of(int r) { return warp_row() + r / 2 * 16 + r % 2 * 8 + accumulator_row(); }
 
   __device__ QTile q_tile() const { return {memory}; }
   __device__ KTile k_tile(int stage) const {

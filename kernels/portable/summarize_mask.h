@@ -1,4 +1,4 @@
-// Makes the summary of a mask tensor (attn/mask_summary.h). A warp processes 16 queries and a span of 512 keys. Each
+// Makes the summary of a mask tensor (mask_summary.h). A warp processes 16 queries and a span of 512 keys. Each
 // lane reads 16 bytes of a row, so that it has a block of 16 x 16 pairs to itself, and a ballot makes a word of blocks.
 #pragma once
 

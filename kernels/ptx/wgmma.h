@@ -1,10 +1,11 @@
 // wgmma.mma_async: m64nNk16 products of f16 or bf16 with f32 accumulators, issued by consumer warpgroups. PTX ISA,
-// "wgmma.mma_async". The accumulators are adjacent 16x8 tiles, 16 rows per warp: see tile/operand.h.
+// "wgmma.mma_async". The accumulators are adjacent 16x8 tiles, 16 rows per warp: see accumulator.h.
 //
 // The instruction names each of its registers, so each N has its own asm text; macros generate it.
 #pragma once
 
-#include "tile/operand.h"
+#include "config.h"
+#include "ptx/accumulator.h"
 
 namespace cuflash {
 

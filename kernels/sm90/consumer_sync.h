@@ -22,8 +22,8 @@ struct PingPong {
 };
 
 // One arrival per warp: the warp no longer reads the stage.
-__device__ __forceinline__ void release_stage(unsigned barrier) {
-  if (lane_id() == 0) mbarrier_arrive(barrier);
+__device__ __forceinline__ void release_stage(unsigned barrier, int lane = lane_id()) {
+  if (lane == 0) mbarrier_arrive(barrier);
 }
 
 }  // namespace cuflash

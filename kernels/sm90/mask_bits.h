@@ -1,8 +1,8 @@
 // Bits of a mask tensor in shared memory: a TMA box of its summary for 64 queries, or for one query if all share it.
 #pragma once
 
-#include "attn/mask_summary.h"
 #include "attn/visited_tiles.h"
+#include "mask_summary.h"
 #include "tile/operand.h"
 
 namespace cuflash {

@@ -1,4 +1,4 @@
-// The tiles that a mask tensor shows, as lists that every role of a kernel reads. sm90/mask_list.h makes them before
+// The tiles that a mask tensor shows, as lists that every role of a kernel reads. sm90/lists/mask_list.h makes them before
 // the kernel runs: the key tiles of each query tile, and the query tiles of each key tile in ascending order. Key tiles
 // ascend for the forward kernel: the first tile of a document, whose values may have to be zeroed, is then loaded while
 // the consumers finish another query tile. For the dQ kernel they descend.

@@ -1,5 +1,5 @@
-// The two wgmma loops of attention, shared by forward, backward and the KV cache kernel: the first operand in shared
-// memory (S = Q K^T) or in registers (O += P V). They only issue and commit; the caller waits with wgmma.wait_group and
+// The wgmma loops of attention, shared by forward, backward and the KV cache kernel: the first operand in shared memory
+// (S = Q K^T, dQ = dS K) or in registers (O += P V). They only issue and commit; the caller waits with wgmma.wait_group and
 // fences the accumulators.
 #pragma once
 
@@ -16,13 +16,15 @@ __device__ __forceinline__ AnyTile rematerialize(AnyTile tile) {
   return tile;
 }
 
-// s = a b^T, both in shared memory: 64 rows of a from `first` on, reduced over kColumns columns.
-template <class Product, int kColumns, class ATile, class BTile>
+// s = a b^T or, with kAcross, s = a b, both in shared memory: 64 rows of a from `first` on, reduced over kColumns columns
+// of a.
+template <class Product, int kColumns, bool kAcross = false, class ATile, class BTile>
 __device__ __forceinline__ void issue_wgmma_ss(typename Product::Sums& s, ATile a, int first, BTile b) {
   wgmma_fence();
-  Product::start(s, a.along_rows(0, first), b.along_rows(0));
+  Product::start(s, a.along_rows(0, first), kAcross ? b.across_rows(0) : b.along_rows(0));
 #pragma unroll
-  for (int step = 1; step < kColumns / 16; ++step) Product::add(s, a.along_rows(step, first), b.along_rows(step));
+  for (int step = 1; step < kColumns / 16; ++step)
+    Product::add(s, a.along_rows(step, first), kAcross ? b.across_rows(step) : b.along_rows(step));
   wgmma_commit();
 }
 

@@ -1,8 +1,5 @@
 // Mainloop operands of mma.sync, behind one interface for all four element types.
 //
-// The accumulator is a 16x8 tile in every type: with r = lane / 4 and c = lane % 4 a lane holds row r, columns 2c and
-// 2c + 1 (x[0], x[1]) and row r + 8, the same columns (x[2], x[3]).
-//
 // One fragment reduces over kDepth elements. A is 16 x kDepth; B is loaded for two adjacent 8-column tiles at once.
 //   load_a x load_b            both stored with the reduction along their rows
 //   from_accumulators x load_b_transposed, load_a_transposed x load_b_transposed, load_a_paired x load_b_transposed
@@ -11,20 +8,11 @@
 // which a lane holds an accumulator, so that an accumulator becomes an operand without shuffles.
 #pragma once
 
+#include "ptx/accumulator.h"
 #include "ptx/matrix.h"
 #include "tile/tile.h"
 
 namespace cuflash {
-
-template <class Real>
-struct Accumulator {
-  Real x[4];
-
-  __device__ __forceinline__ void operator+=(const Accumulator& other) {
-#pragma unroll
-    for (int n = 0; n < 4; ++n) x[n] += other.x[n];
-  }
-};
 
 // Tensor cores truncate their f32 sums towards 0 instead of rounding, so long sums drift. Sums that must be exact in
 // f32 cover at most kShortSum elements on the tensor cores; these short sums are added by ordinary instructions.
@@ -35,6 +23,10 @@ template <Element E>
 struct Operands;
 
 __device__ __forceinline__ int lane_id() { return static_cast<int>(threadIdx.x) % 32; }
+
+// The row and the column of a lane's x[0] in an accumulator.
+__device__ __forceinline__ int accumulator_row() { return lane_id() / 4; }
+__device__ __forceinline__ int accumulator_column() { return lane_id() % 4 * 2; }
 
 // The row and byte that a lane addresses for the matrices of load_a and load_b; the same bytes for 16-bit and 32-bit
 // elements.

@@ -1,7 +1,7 @@
 #include "mask_summary.h"
 
-#include "attn/mask_summary.h"
 #include "execute.h"
+#include "mask_params.h"
 
 namespace cuflash::python {
 namespace {

@@ -24,6 +24,7 @@ cuflash_status cuflash_merge_states(const cuflash_merge_tensors* tensors, const 
   return guarded([&] {
     const Execution how = read(execution);
     const cuflash_merge_tensors where = read(tensors);
-    run(describe(where, locate(where, how)), how);
+    const MergeProblem problem = describe(where, locate(where, how));
+    backend_for(problem)(problem, how);
   });
 }

@@ -51,37 +51,43 @@ auto describe_checked(const cuflash_attention& what, const Tensors& where, const
   return problem;
 }
 
-template <class Tensors, class Use>
-cuflash_status with_problem(const cuflash_attention* attention, const Tensors* tensors,
-                            const cuflash_execution* execution, Use use) noexcept {
-  return guarded([&] {
-    const Execution how = read(execution);
-    const cuflash_attention what = read(attention);
-    const Tensors where = read(tensors);
-    Snapshot copies;
-    use(describe_checked(what, where, how, locate(what, where, how), copies), what, where, how);
-  });
-}
+// The arguments of a C function: structs of this version, and the problem that they describe.
+template <class Tensors>
+struct Arguments {
+  Arguments(const cuflash_attention* attention, const Tensors* tensors, const cuflash_execution* execution)
+      : how(read(execution)),
+        what(read(attention)),
+        where(read(tensors)),
+        problem(describe_checked(what, where, how, locate(what, where, how), copies)) {}
 
+  const Execution how;
+  const cuflash_attention what;
+  const Tensors where;
+  Snapshot copies;
+  const decltype(describe(what, where, Memory(), copies)) problem;
+};
+
+// Has a handler of its own, so that few functions are on the stack of a launch (docs/design.md, A forward call).
 template <class Tensors>
 cuflash_status call(const cuflash_attention* attention, const Tensors* tensors,
-                    const cuflash_execution* execution) noexcept {
-  return with_problem(attention, tensors, execution,
-                      [](const auto& problem, const auto& what, const auto& where, const Execution& how) {
-                        require_own_workspace(
-                            how, [&] { return workspace_size(problem, how); }, what, where);
-                        run(problem, how);
-                      });
+                    const cuflash_execution* execution) noexcept try {
+  const Arguments args(attention, tensors, execution);
+  require_own_workspace(
+      args.how, [&] { return workspace_size(args.problem, args.how); }, args.what, args.where);
+  backend_for(args.problem)(args.problem, args.how);
+  return CUFLASH_OK;
+} catch (...) {
+  return status_of_exception();
 }
 
 template <class Tensors>
 cuflash_status query_size(const cuflash_attention* attention, const Tensors* tensors,
                           const cuflash_execution* execution, size_t* bytes) noexcept {
-  return with_problem(attention, tensors, execution,
-                      [&](const auto& problem, const auto&, const auto&, const Execution& how) {
-                        if (!bytes) reject("bytes: is NULL");
-                        *bytes = workspace_size(problem, how);
-                      });
+  return guarded([&] {
+    const Arguments args(attention, tensors, execution);
+    if (!bytes) reject("bytes: is NULL");
+    *bytes = workspace_size(args.problem, args.how);
+  });
 }
 
 // Locates the tensors for explain, where a missing device is part of the answer and not an error.

@@ -21,7 +21,7 @@ cuflash_status cuflash_summarize_mask(const cuflash_tensor* mask, const cuflash_
     if (!shape) reject("shape: is NULL");
     const Execution how = read(execution);
     const MaskProblem problem = describe_mask(*mask, *summary, locate(*mask, *summary, how));
-    run(problem, how);
+    backend_for(problem)(problem, how);
     const MaskShape& made = problem.shape;
     shape[0] = made.batch, shape[1] = made.heads, shape[2] = made.rows, shape[3] = made.keys;
   });

@@ -5,13 +5,13 @@
 
 #include "cpu/backward.h"
 #include "cpu/forward.h"
-#include "cpu/kernels.h"
+#include "cpu/isa/kernels.h"
 #include "cpu/kv/kv_attention.h"
 #include "cpu/kv/merge.h"
 #include "cpu/plan/plan.h"
 #include "cpu/plan/tuned_tile.h"
-#include "cpu/summarize_mask.h"
 #include "cpu/threads/threads.h"
+#include "cpu/tile/summarize_mask.h"
 #include "cuda/backend.h"
 #include "cuda/explain.h"
 #include "error.h"
@@ -86,17 +86,18 @@ std::string no_backend(const P& p, const char* why) {
 
 }  // namespace
 
-void run(const ForwardProblem& p, const Execution& e) { p.memory.on_cuda() ? cuda::forward(p, e) : cpu::forward(p, e); }
-void run(const BackwardProblem& p, const Execution& e) {
-  p.memory.on_cuda() ? cuda::backward(p, e) : cpu::backward(p, e);
+Compute<ForwardProblem> backend_for(const ForwardProblem& p) {
+  return p.memory.on_cuda() ? cuda::forward : cpu::forward;
 }
-void run(const CacheProblem& p, const Execution& e) {
-  p.memory.on_cuda() ? cuda::attend_cache(p, e) : cpu::attend_cache(p, e);
+Compute<BackwardProblem> backend_for(const BackwardProblem& p) {
+  return p.memory.on_cuda() ? cuda::backward : cpu::backward;
 }
-void run(const MergeProblem& p, const Execution& e) { p.memory.on_cuda() ? cuda::merge(p, e) : cpu::merge(p, e); }
-
-void run(const MaskProblem& p, const Execution& e) {
-  p.memory.on_cuda() ? cuda::summarize(p, e) : cpu::summarize_mask(p.mask, p.shape, p.summary, e);
+Compute<CacheProblem> backend_for(const CacheProblem& p) {
+  return p.memory.on_cuda() ? cuda::attend_cache : cpu::attend_cache;
+}
+Compute<MergeProblem> backend_for(const MergeProblem& p) { return p.memory.on_cuda() ? cuda::merge : cpu::merge; }
+Compute<MaskProblem> backend_for(const MaskProblem& p) {
+  return p.memory.on_cuda() ? cuda::summarize : cpu::summarize_mask;
 }
 
 size_t workspace_size(const ForwardProblem& p, const Execution& e) {

@@ -12,11 +12,15 @@
 
 namespace cuflash {
 
-void run(const ForwardProblem& problem, const Execution& execution);
-void run(const BackwardProblem& problem, const Execution& execution);
-void run(const CacheProblem& problem, const Execution& execution);
-void run(const MergeProblem& problem, const Execution& execution);
-void run(const MaskProblem& problem, const Execution& execution);
+// The function that computes a problem.
+template <class P>
+using Compute = void (*)(const P& problem, const Execution& execution);
+Compute<ForwardProblem> backend_for(const ForwardProblem& problem);
+Compute<BackwardProblem> backend_for(const BackwardProblem& problem);
+Compute<CacheProblem> backend_for(const CacheProblem& problem);
+Compute<MergeProblem> backend_for(const MergeProblem& problem);
+Compute<MaskProblem> backend_for(const MaskProblem& problem);
+
 size_t workspace_size(const ForwardProblem& problem, const Execution& execution);
 size_t workspace_size(const BackwardProblem& problem, const Execution& execution);
 size_t workspace_size(const CacheProblem& problem, const Execution& execution);

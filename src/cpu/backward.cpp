@@ -7,9 +7,9 @@
 #include "cpu/delta.h"
 #include "cpu/plan/tuned_tile.h"
 #include "cpu/plan/workspace.h"
-#include "cpu/read_ahead.h"
 #include "cpu/threads/threads.h"
-#include "cpu/tile_counter.h"
+#include "cpu/tile/read_ahead.h"
+#include "cpu/tile/tile_counter.h"
 
 namespace cuflash::cpu {
 namespace {

@@ -1,7 +1,7 @@
 // The scratch of one worker of the backward pass: a key tile, a query tile, and their products.
 #pragma once
 
-#include "cpu/panel.h"
+#include "cpu/tile/panel.h"
 
 namespace cuflash::cpu {
 

@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "cpu/kernels.h"
+#include "cpu/isa/kernels.h"
 #include "problem/problem.h"
 
 namespace cuflash::cpu {

@@ -4,14 +4,14 @@
 #include <cmath>
 #include <limits>
 
-#include "cpu/kv/decode.h"
-#include "cpu/kv/key_rows.h"
-#include "cpu/panel.h"
+#include "cpu/decode/decode.h"
 #include "cpu/plan/tuned_tile.h"
 #include "cpu/plan/workspace.h"
-#include "cpu/read_ahead.h"
 #include "cpu/threads/threads.h"
-#include "cpu/tile_counter.h"
+#include "cpu/tile/key_rows.h"
+#include "cpu/tile/panel.h"
+#include "cpu/tile/read_ahead.h"
+#include "cpu/tile/tile_counter.h"
 
 namespace cuflash::cpu {
 namespace {
@@ -244,7 +244,7 @@ struct ForwardLayout {
 };
 
 template <class T, class E>
-void run(const ForwardProblem& p, const Execution& e, int64_t tile_threads) {
+void run_panels(const ForwardProblem& p, const Execution& e, int64_t tile_threads) {
   const ForwardLayout<T, E> layout(p, e, tile_threads);
   const Workspace workspace(e, layout.bytes);
   auto* block = static_cast<std::byte*>(workspace.data());
@@ -274,7 +274,7 @@ void run(const ForwardProblem& p, const Execution& e, int64_t tile_threads) {
 }  // namespace
 
 void forward_panels(const ForwardProblem& p, const Execution& e, int64_t tile_threads) {
-  with_types(p, [&]<class T, class E>(Types<T, E>) { run<T, E>(p, e, tile_threads); });
+  with_types(p, []<class T, class E>(Types<T, E>) { return run_panels<T, E>; })(p, e, tile_threads);
 }
 size_t forward_panels_workspace_size(const ForwardProblem& p, const Execution& e) {
   return with_types(p, [&]<class T, class E>(Types<T, E>) { return ForwardLayout<T, E>(p, e, num_threads(e)).bytes; });

@@ -22,17 +22,22 @@ void summarize(const DeviceGuard& guard, const ConstRows& mask, const MaskShape&
   launch(guard, launches, params, stream);
 }
 
-// bytes: size of the workspace without the summary of a mask. offset: where the plan's part of it begins, after the
-// tile counters.
+// Bytes of the tile counters before a plan's part of the workspace. Backward plans have room for them in their own part.
+template <class Plan>
+size_t counter_bytes(const Plan&, const Execution& e) {
+  return TileCounts::bytes(e);
+}
+size_t counter_bytes(const BackwardPlan&, const Execution&) { return 0; }
+
 template <class Problem, class Plan>
-void enqueue(const Problem& p, const Execution& e, const Plan& plan, const DeviceState& state, size_t bytes,
-             size_t offset) {
+void enqueue(const Problem& p, const Execution& e, const Plan& plan, const DeviceState& state) {
   const DeviceGuard guard(state);
-  const size_t all_bytes = bytes_with_summary(p, plan, bytes), summary_bytes = own_summary_bytes(p, plan);
+  const size_t counters = counter_bytes(plan, e), summary_bytes = own_summary_bytes(p, plan);
+  const size_t all_bytes = bytes_with_summary(p, plan, counters + plan.workspace.size);
   const Workspace workspace(e, all_bytes);
   TileCounts counts(e, workspace.data());
   const auto part = [&](size_t first) { return static_cast<std::byte*>(workspace.data()) + first; };
-  void* const scratch = workspace.data() ? part(offset) : nullptr;
+  void* const scratch = workspace.data() ? part(counters) : nullptr;
   KernelParams params;
   if (summary_bytes != 0) {
     Problem summarized = p;
@@ -48,13 +53,7 @@ void enqueue(const Problem& p, const Execution& e, const Plan& plan, const Devic
   counts.report(plan.tile_q, plan.tile_k);
 }
 
-template <class Problem, class Plan>
-void enqueue_behind_counters(const Problem& p, const Execution& e, const Plan& plan, const DeviceState& state) {
-  const size_t counters = TileCounts::bytes(e);
-  enqueue(p, e, plan, state, counters + plan.workspace.size, counters);
-}
-
-// Apart from masks and statistics, forward only uses a workspace to be faster. Without a large enough one it uses
+// Forward needs a workspace only to be faster, apart from masks and statistics; without a large enough one it uses
 // another plan.
 bool has_room(const Execution& e, size_t bytes) {
   return e.workspace ? e.workspace_size >= bytes : e.allocate || e.workspace_from_pool;
@@ -66,26 +65,26 @@ void forward(const ForwardProblem& p, const Execution& e) {
   const DeviceState& state = device(p.memory.cuda_device);
   const ForwardPlan plan = plan_of(p, state);
   if (plan.workspace.size != 0 && !has_room(e, TileCounts::bytes(e) + plan.workspace.size))
-    return enqueue_behind_counters(p, e, plan_of(p, state, false), state);
+    return enqueue(p, e, plan_of(p, state, false), state);
   try {
-    enqueue_behind_counters(p, e, plan, state);
-  } catch (const CooperativeLaunchTooLarge&) {
-    enqueue_behind_counters(p, e, plan_of(p, state, true, SplitReduction::ticket), state);
+    enqueue(p, e, plan, state);
+  } catch (const NoRoomForAll&) {
+    enqueue(p, e, plan_of(p, state, true, SplitReduction::ticket), state);
   }
 }
 
 void backward(const BackwardProblem& p, const Execution& e) {
   const DeviceState& state = device(p.memory.cuda_device);
   const BackwardPlan plan = plan_of(p, state, reproducible(e));
-  enqueue(p, e, plan, state, plan.workspace.size, 0);
+  enqueue(p, e, plan, state);
 }
 
 void attend_cache(const CacheProblem& p, const Execution& e) {
   const DeviceState& state = device(p.memory.cuda_device);
   try {
-    enqueue_behind_counters(p, e, plan_of(p, state), state);
-  } catch (const CooperativeLaunchTooLarge&) {
-    enqueue_behind_counters(p, e, plan_of(p, state, SplitReduction::ticket), state);
+    enqueue(p, e, plan_of(p, state), state);
+  } catch (const NoRoomForAll&) {
+    enqueue(p, e, plan_of(p, state, SplitReduction::ticket), state);
   }
 }
 

@@ -1,12 +1,12 @@
-// The summary of a mask tensor on the host: its shape, its size, and where its parts are (kernels/attn/mask_summary.h).
+// The summary of a mask tensor on the host: its shape, its size, and where its parts are (kernels/mask_summary.h).
 #pragma once
 
 #include <cuflash/cuflash.h>
 
 #include <ostream>
 
-#include "attn/mask_summary.h"
 #include "checked.h"
+#include "mask_summary.h"
 #include "problem/problem.h"
 #include "problem/tensor_rules.h"
 

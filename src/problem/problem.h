@@ -4,8 +4,8 @@
 #include <cstdint>
 #include <string>
 
-#include "attn/mask_summary.h"
 #include "dtype.h"
+#include "mask_summary.h"
 
 namespace cuflash {
 

@@ -1,5 +1,5 @@
 // Which keys a query sees by lengths, causal and window: the geometry that kernels, tile schedules and statistics
-// share. The mask tensor is not part of it: its summary says what it shows of a tile (attn/mask_summary.h).
+// share. The mask tensor is not part of it: its summary says what it shows of a tile (mask_summary.h).
 #pragma once
 
 #include <algorithm>
@@ -17,24 +17,21 @@ struct Range {
 };
 
 // Keys visible to query i.
-inline Range keys_of_query(const Problem& p, const Sequence& s, int64_t i) {
-  return {std::max<int64_t>(0, first_key(p, s, i)), std::min<int64_t>(s.len_k, end_key(p, s, i))};
-}
+inline Range keys_of_query(const Problem& p, const Sequence& s, int64_t i) { return keys_seen_by<Range>(p, s, i); }
 
 // Keys that at least one of the queries sees. Both ends of a query's range increase with the query.
 inline Range keys_of_queries(const Problem& p, const Sequence& s, Range queries) {
-  return {keys_of_query(p, s, queries.begin).begin, keys_of_query(p, s, queries.end - 1).end};
+  return keys_seen_by_any(p, s, queries);
 }
 
 // Keys that every one of the queries sees.
 inline Range keys_of_all_queries(const Problem& p, const Sequence& s, Range queries) {
-  return {keys_of_query(p, s, queries.end - 1).begin, keys_of_query(p, s, queries.begin).end};
+  return keys_seen_by_all(p, s, queries);
 }
 
 // Queries that may see at least one of the keys.
 inline Range queries_of_keys(const Problem& p, const Sequence& s, Range keys) {
-  return {std::max<int64_t>(0, keys.begin - s.shift - p.window_right),
-          std::min(s.len_q, keys.end - 1 - s.shift + p.window_left + 1)};
+  return queries_that_see_any(p, s, keys);
 }
 
 enum class TileKind { skipped, masked, full };

@@ -11,8 +11,8 @@
 #include <string>
 #include <vector>
 
-#include "cpu/kernels.h"
-#include "cpu/tile_permission.h"
+#include "cpu/isa/kernels.h"
+#include "cpu/isa/tile_permission.h"
 #include "dtype.h"
 
 namespace cuflash::cpu {

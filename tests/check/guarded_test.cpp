@@ -3,7 +3,7 @@
 
 #include <gtest/gtest.h>
 
-#include "check/memory/memory.h"
+#include "check/cases/memory.h"
 #include "check/run/sweep.h"
 
 namespace cuflash::check {

@@ -14,10 +14,10 @@
 #include "cuda/plan/plan.h"
 #include "kv_params.h"
 #include "tests/cuda/fake_gpu/emulate.h"
-#include "tests/cuda/fake_gpu/fake_gpu.h"
-#include "tests/gpu/gpu_memory.h"
+#include "tests/cuda/fake_gpu/fake_cuda.h"
 #include "tests/properties/property.h"
 #include "tests/shared/counted_allocations.h"
+#include "tests/shared/gpu_memory.h"
 
 namespace cuflash::test {
 namespace {

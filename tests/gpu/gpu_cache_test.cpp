@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <random>
 
-#include "tests/cpu/cache_cases.h"
+#include "tests/cpu/kv/cache_cases.h"
 #include "tests/properties/property.h"
 #include "tests/shared/device.h"
 

@@ -1,7 +1,7 @@
 // Calls with device memory: refusals, workspaces, lengths on the device.
 #include <algorithm>
 
-#include "tests/gpu/gpu_memory.h"
+#include "tests/shared/gpu_memory.h"
 
 namespace cuflash::test {
 namespace {

@@ -1,7 +1,7 @@
 // CUDA graphs, streams, threads and contexts: how calls affect them, and that they do not affect results.
 #include <thread>
 
-#include "tests/gpu/gpu_memory.h"
+#include "tests/shared/gpu_memory.h"
 
 namespace cuflash::test {
 namespace {

@@ -3,7 +3,7 @@
 #include <cmath>
 #include <cstring>
 
-#include "tests/gpu/gpu_memory.h"
+#include "tests/shared/gpu_memory.h"
 
 namespace cuflash::test {
 namespace {

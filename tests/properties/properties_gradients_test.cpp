@@ -2,7 +2,7 @@
 #include <cmath>
 #include <numeric>
 
-#include "check/memory/memory.h"
+#include "check/cases/memory.h"
 #include "error.h"
 #include "property.h"
 #include "tests/shared/device.h"

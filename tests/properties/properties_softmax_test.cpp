@@ -4,7 +4,7 @@
 #include <limits>
 
 #include "check/cases/fill.h"
-#include "check/memory/memory.h"
+#include "check/cases/memory.h"
 #include "check/run/compare.h"
 #include "check/run/run.h"
 #include "dtype.h"

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "check/memory/memory.h"
+#include "check/cases/memory.h"
 #include "check/run/run.h"
 #include "dtype.h"
 #include "error.h"

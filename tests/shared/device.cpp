@@ -6,7 +6,7 @@
 #include <string_view>
 
 #include "check/run/sweep.h"
-#include "cpu/kernels.h"
+#include "cpu/isa/kernels.h"
 
 namespace cuflash::test {
 namespace {

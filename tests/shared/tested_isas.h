@@ -3,7 +3,7 @@
 
 #include <vector>
 
-#include "cpu/kernels.h"
+#include "cpu/isa/kernels.h"
 #include "tests/shared/support.h"
 
 namespace cuflash::test {

@@ -17,7 +17,7 @@ __device__ __forceinline__ void store_accumulators(const Accumulator<RealOf<E>> 
   for (int m = 0; m < kTiles; ++m)
 #pragma unroll
     for (int n = 0; n < kColumnTiles; ++n) {
-      const int row = first_row + 16 * m + lane_id() / 4, column = first_column + 8 * n + lane_id() % 4 * 2;
+      const int row = first_row + 16 * m + accumulator_row(), column = first_column + 8 * n + accumulator_column();
       if (column >= kColumns) continue;
       store_two<E>(tile.at(row, column), factor * c[m][n].x[0], factor * c[m][n].x[1]);
       store_two<E>(tile.at(row + 8, column), factor * c[m][n].x[2], factor * c[m][n].x[3]);
@@ -109,12 +109,12 @@ struct DkDvAccumulators {
     for (int m = 0; m < S::kKeyTiles; ++m)
 #pragma unroll
       for (int x = 0; x < 4; ++x) {
-        const int row = S::first_key() + 16 * m + x / 2 * 8 + lane_id() / 4;
+        const int row = S::first_key() + 16 * m + x / 2 * 8 + accumulator_row();
         float* columns = rows + row * to.row_stride;
         if (row >= coord.written) continue;
 #pragma unroll
         for (int n = 0; n < kColumnTiles; ++n) {
-          const int column = first_column + 8 * n + lane_id() % 4 * 2 + x % 2;
+          const int column = first_column + 8 * n + accumulator_column() + x % 2;
           if (column < dim) columns[column] = static_cast<float>(factor * c[m][n].x[x]);
         }
       }

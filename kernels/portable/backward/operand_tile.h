@@ -64,7 +64,7 @@ struct OperandTiles {
     for (int m = 0; m < kKeyTiles; ++m)
 #pragma unroll
       for (int n = 0; n < kQueryTiles; ++n)
-        tile[m][n].store(to, first_row + 16 * m + lane_id() / 4, first_column + 8 * n + lane_id() % 4 * 2);
+        tile[m][n].store(to, first_row + 16 * m + accumulator_row(), first_column + 8 * n + accumulator_column());
   }
   // Step k of the reduction over queries.
   __device__ __forceinline__ typename Operands<E>::A operand(int m, int k) const {

@@ -33,25 +33,25 @@ struct ScoreChunk {
     multiply_rows<C>(p, k, S::first_key(), q, first_query, between);
 #pragma unroll
     for (int n = 0; n < S::kQueryTiles; ++n) {
-      const int query = first_query + 8 * n + lane_id() % 4 * 2;
+      const int query = first_query + 8 * n + accumulator_column();
 #pragma unroll
       for (int m = 0; m < S::kKeyTiles; ++m)
 #pragma unroll
         for (int x = 0; x < 4; ++x) {
-          const int my_query = query + x % 2, my_i = i + my_query, my_j = j + 16 * m + x / 2 * 8 + lane_id() / 4;
+          const int my_query = query + x % 2, my_i = i + my_query, my_j = j + 16 * m + x / 2 * 8 + accumulator_row();
           bool seen = true;
           if constexpr (kMode != TileMode::full)
             seen = my_query >= visible.begin[m][x / 2] && my_query < visible.end[m][x / 2];
           Real tanh_value = 0;
           const Real score = options.score_of(p[m][n].x[x], my_i, my_j, seen, &tanh_value);
           if constexpr (kMode != TileMode::full && Options::kReadsMask)
-            seen = seen && shows(options.mask, my_i, j + 16 * m, x / 2 * 8 + lane_id() / 4);
+            seen = seen && shows(options.mask, my_i, j + 16 * m, x / 2 * 8 + accumulator_row());
           p[m][n].x[x] = kMode == TileMode::full || seen ? score : minus_infinity<Real>();
           if constexpr ((C.options & kSoftcap) != 0)
             slope[m][n].x[x] = seen ? Real(1) - tanh_value * tanh_value : Real(0);
         }
     }
-    const int lane_query = first_query + lane_id() % 4 * 2;
+    const int lane_query = first_query + accumulator_column();
     if (C.all_gradients || has_large_rows<C>(stats))
       exponentiate_any_size<C, kMode>(p, stats, lane_query, options.natural_scale(), options.scale_log2());
     else exponentiate_small<C, kMode>(p, stats, lane_query, options.scale_log2());
@@ -65,7 +65,7 @@ struct ScoreChunk {
     Pair<Real> delta[S::kQueryTiles];
 #pragma unroll
     for (int n = 0; n < S::kQueryTiles; ++n)
-      delta[n] = pair_at(stats + delta_at(C, first_query + 8 * n + lane_id() % 4 * 2));
+      delta[n] = pair_at(stats + delta_at(C, first_query + 8 * n + accumulator_column()));
 #pragma unroll
     for (int m = 0; m < S::kKeyTiles; ++m)
 #pragma unroll
@@ -109,7 +109,7 @@ struct ScoreChunk {
   __device__ __forceinline__ void drop(const Options& options, const Pair<Real> (&delta)[S::kQueryTiles], int i,
                                        int j) {
     const Real kept = options.keep_scale();
-    const int key = j + lane_id() / 4;
+    const int key = j + accumulator_row();
 #pragma unroll
     for (int m = 0; m < S::kKeyTiles; ++m)
 #pragma unroll
@@ -117,7 +117,7 @@ struct ScoreChunk {
 #pragma unroll
         for (int x = 0; x < 2; ++x) {
           DropoutGroup group{};
-          if (options.has_dropout()) group = options.dropout_group(i + lane_id() % 4 * 2, key, n / 2 * 8 + x, m * 4);
+          if (options.has_dropout()) group = options.dropout_group(i + accumulator_column(), key, n / 2 * 8 + x, m * 4);
 #pragma unroll
           for (int w = 0; w < 4; ++w) {
             Real& prob = p[m][n + w / 2].x[w % 2 * 2 + x];

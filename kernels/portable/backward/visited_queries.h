@@ -10,8 +10,7 @@ namespace cuflash {
 // Queries that see all of the keys.
 __device__ __forceinline__ Range queries_of_all(const AttentionParams& a, const Sequence& s, Range keys) {
   if (keys.empty()) return {0, 0};
-  return {max(int64{0}, keys.end - 1 - s.shift - a.window_right),
-          min(int64{s.len_q}, keys.begin + 1 - s.shift + a.window_left)};
+  return queries_that_see_all(a, s, keys);
 }
 
 // Masked tiles come first. A short last query tile needs no mask, since P of its missing rows is 0; a short key tile
@@ -61,7 +60,7 @@ struct VisibleQueries {
 
   // lane_key: first key of the lane within the tile.
   __device__ __forceinline__ VisibleQueries(const AttentionParams& a, const Sequence& s, int q_first, int k_first,
-                                            int lane_key = Shape<C>::first_key() + lane_id() / 4) {
+                                            int lane_key = Shape<C>::first_key() + accumulator_row()) {
     const PositionMask<C.tile_q, C.tile_k> mask(a, s, q_first, k_first, 0, 0);
     const int rows = s.len_q - q_first;
 #pragma unroll

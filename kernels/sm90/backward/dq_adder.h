@@ -4,6 +4,7 @@
 
 #include "ptx/warpgroup.h"
 #include "sm90/backward/dq_panel.h"
+#include "sm90/consumer_sync.h"
 #include "sm90/lane_coord.h"
 #include "sm90/ring.h"
 #include "tile/finite.h"
@@ -109,7 +110,7 @@ struct DqAdder {
       read_task();
       if (count > 0) mainloop();
       __syncwarp();
-      if (new_thread_id() % 32 == 0) mbarrier_arrive(pipeline.k_empty());
+      release_stage(pipeline.k_empty(), new_thread_id() % 32);
       if (p.backward.dq_tasks) count_task();
       converge();
     }

@@ -3,14 +3,14 @@
 #pragma once
 
 #include "sm90/backward/pipeline.h"
-#include "sm90/fence_operands.h"
+#include "sm90/products.h"
 
 namespace cuflash {
 
 template <Sm90BackwardConfig C>
 struct DqPanel {
-  static constexpr BackwardConfig kPortable = portable_view(C);
-  static constexpr int kTileK = tile_k_of(C), kSteps = kTileK / 16, kColumns = dq_columns(C);
+  static constexpr BackwardConfig kShared = shared_config(C);
+  static constexpr int kTileK = tile_k_of(C), kColumns = dq_columns(C);
   using Pipeline = BackwardPipeline<C>;
   using DsTile = typename Pipeline::DsTile;
   using KPanel = SwizzledTile<kTileK, (kColumns > kPanelColumns ? kColumns : kPanelColumns)>;  // panel of K
@@ -23,11 +23,7 @@ struct DqPanel {
     return {keys + column / kPanelColumns * (kTileK * kPanelRowBytes) + column % kPanelColumns * 2};
   }
   __device__ __forceinline__ void multiply(DsTile ds, KPanel k) {
-    wgmma_fence();
-    Product::start(sums, ds.along_rows(0), k.across_rows(0));
-#pragma unroll
-    for (int step = 1; step < kSteps; ++step) Product::add(sums, ds.along_rows(step), k.across_rows(step));
-    wgmma_commit();
+    issue_wgmma_ss<Product, kTileK, true>(sums, ds, 0, k);
     wgmma_wait<0>();
     fence_operands(sums);
   }

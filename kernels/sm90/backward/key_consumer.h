@@ -5,6 +5,7 @@
 #include "ptx/warpgroup.h"
 #include "sm90/backward/key_scores.h"
 #include "sm90/backward/pipeline.h"
+#include "sm90/consumer_sync.h"
 #include "sm90/products.h"
 #include "sm90/ring.h"
 #include "sm90/store.h"
@@ -175,7 +176,7 @@ struct KeyConsumer : KeyScores<C> {
   // All lanes must have read the row statistics. With dQ the named barriers of dS guarantee that.
   __device__ __forceinline__ void release_queries(int stage) const {
     if constexpr (C.dq == 0) __syncwarp();
-    if (new_thread_id() % 32 == 0) mbarrier_arrive(pipeline.q_empty(stage));
+    release_stage(pipeline.q_empty(stage), new_thread_id() % 32);
   }
   __device__ __forceinline__ void advance_stage() { queries.advance(), ++iteration, buffer ^= 1; }
   // Waits for the next query tile, if there is one.
@@ -257,7 +258,7 @@ struct KeyConsumer : KeyScores<C> {
       num_masked = uniform(task().visited.num_masked);
       derived.clear_accumulators();
       if (count > 0) derived.mainloop();
-      if (new_thread_id() % 32 == 0) mbarrier_arrive(pipeline.k_empty());
+      release_stage(pipeline.k_empty(), new_thread_id() % 32);
       derived.store_accumulators();
       converge();
     }

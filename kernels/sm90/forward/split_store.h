@@ -1,5 +1,5 @@
 // Epilogue of a consumer warpgroup whose CTA has a part of the keys: stores O, not normalised, and the softmax state of
-// each row to the workspace (KeySplits), where sm90/combine_splits.h reads them.
+// each row to the workspace (KeySplits), where combine_splits.h reads them.
 #pragma once
 
 #include "attn/softmax.h"

@@ -2,8 +2,8 @@
 // used only after checking that the processor supports it.
 #pragma once
 
-#include "cpu/kernels.h"
-#include "cpu/kv/decode_kernels.h"
+#include "cpu/isa/decode_tables.h"
+#include "cpu/isa/kernels.h"
 
 namespace cuflash::cpu {
 

@@ -2,9 +2,9 @@
 
 #include <algorithm>
 
+#include "cpu/decode/decode.h"
 #include "cpu/forward.h"
 #include "cpu/kv/append.h"
-#include "cpu/kv/decode.h"
 #include "cpu/plan/plan.h"
 #include "cpu/plan/workspace.h"
 #include "cpu/threads/threads.h"

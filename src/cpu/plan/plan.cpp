@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
-#include "cpu/kernels.h"
-#include "cpu/kv/decode_kernels.h"
+#include "cpu/isa/decode_tables.h"
+#include "cpu/isa/kernels.h"
 #include "cpu/threads/threads.h"
 #include "error.h"
 
@@ -82,6 +82,10 @@ static bool takes_decode(const Problem& p, int64_t len_q) {
 }
 bool takes_decode(const Problem& p) { return takes_decode(p, p.len_q); }
 bool takes_decode(const Problem& p, const Sequence& s) { return takes_decode(p, p.cache ? s.len_q : p.len_q); }
+
+bool decode_multiplies_bf16(const Problem& p) {
+  return p.dtype == DType::bf16 && decode_tables().bf16 && std::max(p.dim_qk, p.dim_v) <= kMatrixDim;
+}
 
 static int64_t ceil_of(int64_t a, int64_t b) { return (a + b - 1) / b; }
 

@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "cpu/types.h"
+#include "cpu/plan/types.h"
 
 namespace cuflash::cpu {
 

@@ -1,6 +1,5 @@
 // The part of CUDA's driver interface that is used, declared here so that the library builds without CUDA's headers.
-// Names, values and layouts are those of cuda.h; tests/cuda/driver/cuda_abi_test.cpp compares them where that header is
-// found.
+// Names, values and layouts are those of cuda.h; cuda_abi_test.cpp compares them where that header is found.
 #pragma once
 
 #include <cstdint>

@@ -66,9 +66,10 @@ struct Family {
 
   // Whether the family serves the architecture; null: it serves every architecture.
   bool (*serves)(const Arch& arch);
+  const char* serves_only = nullptr;  // which, for explain
 
   // Why the family does not compute a problem, in a sentence that goes into explain; null: it does.
-  const char* (*why_not)(const Problem& problem);
+  const char* (*why_not)(const Problem& problem, const PlanTarget& target);
 
   // The plan of a problem that the family accepts: the target's choice, or the first of the family's own configs that
   // fits.
@@ -93,5 +94,8 @@ struct Family {
 using ForwardFamily = Family<ForwardProblem, ForwardPlan>;
 using BackwardFamily = Family<BackwardProblem, BackwardPlan>;
 using KvFamily = Family<CacheProblem, KvPlan>;
+
+inline bool serves_sm90(const Arch& arch) { return arch.wgmma; }
+inline constexpr const char* kServesSm90 = "it serves sm_90a only";
 
 }  // namespace cuflash::cuda

@@ -225,7 +225,7 @@ Launch bias_launch(const BackwardProblem& p, const Arch& arch, int tile_q) {
 constinit const BackwardFamily portable_backward{
     .name = "portable",
     .serves = nullptr,
-    .why_not = [](const BackwardProblem&) -> const char* { return nullptr; },
+    .why_not = [](const BackwardProblem&, const PlanTarget&) -> const char* { return nullptr; },
     .plan = plan,
     .candidates = candidates,
     .limits = [](const KernelKey& kernel,

@@ -165,7 +165,7 @@ std::string describe(const ForwardPlan& plan) { return portable_config_line(plan
 constinit const ForwardFamily portable_forward{
     .name = "portable",
     .serves = nullptr,
-    .why_not = [](const ForwardProblem&) -> const char* { return nullptr; },
+    .why_not = [](const ForwardProblem&, const PlanTarget&) -> const char* { return nullptr; },
     .plan = plan,
     .candidates = candidates,
     .limits = [](const KernelKey& kernel, const Arch& arch) { return config_limits(kernel.as<ForwardConfig>(), arch); },

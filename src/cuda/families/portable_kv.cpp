@@ -107,7 +107,7 @@ std::string describe(const KvPlan& plan) {
 constinit const KvFamily portable_kv{
     .name = "portable",
     .serves = nullptr,
-    .why_not = [](const CacheProblem&) -> const char* { return nullptr; },
+    .why_not = [](const CacheProblem&, const PlanTarget&) -> const char* { return nullptr; },
     .plan = plan,
     .candidates = [](const CacheProblem& p, const KvPlan& plan,
                      const Arch& arch) { return kv_candidates(kKernel, p, plan, arch); },

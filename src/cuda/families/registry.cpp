@@ -9,40 +9,25 @@ namespace {
 
 // The first family that serves the architecture and accepts the problem makes the plan. The portable ones come last:
 // they serve every architecture and accept every problem, or throw if no kernel can compute it.
-constexpr const ForwardFamily* kForward[] = {&sm90_forward, &portable_forward};
+constexpr const ForwardFamily* kForward[] = {&sm90_forward_by_kv, &sm90_forward, &portable_forward};
 constexpr const BackwardFamily* kBackward[] = {&sm90_backward, &portable_backward};
 constexpr const KvFamily* kKv[] = {&sm90_kv, &portable_kv};
-
-template <class Family>
-bool serves(const Family& family, const Arch& arch) {
-  return !family.serves || family.serves(arch);
-}
+std::span<const ForwardFamily* const> families_for(const ForwardProblem&) { return kForward; }
+std::span<const BackwardFamily* const> families_for(const BackwardProblem&) { return kBackward; }
+std::span<const KvFamily* const> families_for(const CacheProblem&) { return kKv; }
 
 template <class Family, class Problem>
-const char* why_not(const Family& family, const Problem& problem, KernelPreference kernels) {
-  if (family.serves && kernels == KernelPreference::portable) return "CUFLASH_CUDA_KERNELS is portable";
-  return family.why_not(problem);
+const char* why_not(const Family& family, const Problem& problem, const PlanTarget& target, Kernels kernels) {
+  if (family.serves && !family.serves(target.arch)) return family.serves_only;
+  if (family.serves && kernels == Kernels::portable) return "CUFLASH_CUDA_KERNELS is portable";
+  return family.why_not(problem, target);
 }
 
-template <class Families, class Problem>
-auto plan_by_first(const Families& families, const Problem& problem, const PlanTarget& target,
-                   KernelPreference kernels) {
-  for (const auto* family : families)
-    if (serves(*family, target.arch) && !why_not(*family, problem, kernels)) return family->plan(problem, target);
+template <class Problem>
+auto plan_by_first(const Problem& problem, const PlanTarget& target, Kernels kernels) {
+  for (const auto* family : families_for(problem))
+    if (!why_not(*family, problem, target, kernels)) return family->plan(problem, target);
   throw FlashAttentionError(CUFLASH_INTERNAL, "no family of kernels accepts the problem");
-}
-
-template <class Families, class Problem>
-std::vector<Rejection> rejections_by(const Families& families, const Problem& problem, const Arch& arch,
-                                     KernelPreference kernels) {
-  std::vector<Rejection> all;
-  for (const auto* family : families) {
-    if (!serves(*family, arch)) continue;
-    const char* reason = why_not(*family, problem, kernels);
-    if (!reason) break;
-    all.push_back({family->name, reason});
-  }
-  return all;
 }
 
 template <class Families>
@@ -69,13 +54,13 @@ ForwardPlan plan_forward(const ForwardProblem& p, const Arch& arch, KernelPrefer
                           .num_sms = run.num_sms != 0 ? run.num_sms : arch.usual_sms,
                           .reduction = run.reduction,
                           .has_workspace = run.has_workspace};
-  return plan_by_first(kForward, p, target, kernels);
+  return plan_by_first(p, target, kernels);
 }
 
 BackwardPlan plan_backward(const BackwardProblem& p, const Arch& arch, Reproducible reproducible,
                            KernelPreference kernels, const tuned::Choice* choice) {
   require_supported(p);
-  return plan_by_first(kBackward, p, {.arch = arch, .choice = choice, .reproducible = reproducible}, kernels);
+  return plan_by_first(p, {.arch = arch, .choice = choice, .reproducible = reproducible}, kernels);
 }
 
 KvPlan plan_kv(const CacheProblem& p, const Arch& arch, int num_sms, KernelPreference kernels,
@@ -83,18 +68,22 @@ KvPlan plan_kv(const CacheProblem& p, const Arch& arch, int num_sms, KernelPrefe
   require_supported(p);
   const PlanTarget target{
       .arch = arch, .choice = p.num_splits == 0 ? choice : nullptr, .num_sms = num_sms, .reduction = reduction};
-  return plan_by_first(kKv, p, target, kernels);
+  return plan_by_first(p, target, kernels);
 }
 
-std::vector<Rejection> rejections(const ForwardProblem& p, const Arch& arch, KernelPreference kernels) {
-  return rejections_by(kForward, p, arch, kernels);
+template <class Problem>
+std::vector<Rejection> rejections(const Problem& p, const Arch& arch, Kernels kernels) {
+  std::vector<Rejection> all;
+  for (const auto* family : families_for(p)) {
+    const char* reason = why_not(*family, p, {.arch = arch}, kernels);
+    if (!reason) break;
+    all.push_back({family->name, reason});
+  }
+  return all;
 }
-std::vector<Rejection> rejections(const BackwardProblem& p, const Arch& arch, KernelPreference kernels) {
-  return rejections_by(kBackward, p, arch, kernels);
-}
-std::vector<Rejection> rejections(const CacheProblem& p, const Arch& arch, KernelPreference kernels) {
-  return rejections_by(kKv, p, arch, kernels);
-}
+template std::vector<Rejection> rejections(const ForwardProblem&, const Arch&, Kernels);
+template std::vector<Rejection> rejections(const BackwardProblem&, const Arch&, Kernels);
+template std::vector<Rejection> rejections(const CacheProblem&, const Arch&, Kernels);
 
 const KernelType& kernel_type(std::string_view name) {
   for (const KernelType* type : kernel_types())

@@ -8,24 +8,20 @@
 
 namespace cuflash::cuda {
 
-extern const ForwardFamily sm90_forward, portable_forward;
+extern const ForwardFamily sm90_forward_by_kv, sm90_forward, portable_forward;
 extern const BackwardFamily sm90_backward, portable_backward;
 // The launch of the portable dBias kernel, for a main kernel with tiles of tile_q queries.
 Launch bias_launch(const BackwardProblem& problem, const Arch& arch, int tile_q);
 extern const KvFamily sm90_kv, portable_kv;
 extern const KernelType merge_states, summarize_mask;
 
-// Families that serve the architecture and come before the one that accepts the problem, with their reasons.
+// The families that come before the one that accepts the problem, with their reasons.
 struct Rejection {
   const char* family;
   const char* reason;
 };
-std::vector<Rejection> rejections(const ForwardProblem& problem, const Arch& arch,
-                                  KernelPreference kernels = kernel_preference());
-std::vector<Rejection> rejections(const BackwardProblem& problem, const Arch& arch,
-                                  KernelPreference kernels = kernel_preference());
-std::vector<Rejection> rejections(const CacheProblem& problem, const Arch& arch,
-                                  KernelPreference kernels = kernel_preference());
+template <class Problem>
+std::vector<Rejection> rejections(const Problem& problem, const Arch& arch, Kernels kernels = wanted_kernels());
 
 // The type of a kernel by the name of its function. Throws, with a sentence, for a name that no kernel has.
 const KernelType& kernel_type(std::string_view name);

@@ -18,14 +18,14 @@ namespace cuflash::cuda {
 namespace {
 
 constexpr KernelType kMain{.name = "sm90_backward",
-                           .header = "sm90/backward.h",
+                           .header = "sm90/backward/backward.h",
                            .config = "Sm90BackwardConfig",
                            .params = "Sm90BackwardParams",
                            .bounds = "num_threads(C), 1",
                            .config_ints = kInts<Sm90BackwardConfig>,
                            .takes_tensor_maps = true};
 constexpr KernelType kDq{.name = "sm90_dq",
-                         .header = "sm90/dq.h",
+                         .header = "sm90/dq/dq.h",
                          .config = "Sm90DqConfig",
                          .params = "Sm90BackwardParams",
                          .bounds = "num_threads(C), 1",
@@ -34,21 +34,21 @@ constexpr KernelType kDq{.name = "sm90_dq",
 // Warps list the tiles that a mask tensor shows: the query tiles of each key tile, and the key tiles of each query
 // tile.
 constexpr KernelType kMaskLists{.name = "sm90_backward_mask_list",
-                                .header = "sm90/mask_list.h",
+                                .header = "sm90/lists/mask_list.h",
                                 .config = "Sm90BackwardConfig",
                                 .params = "Sm90BackwardParams",
                                 .bounds = "kMaskListThreads",
                                 .config_ints = kInts<Sm90BackwardConfig>,
                                 .takes_tensor_maps = true};
 constexpr KernelType kDqMaskLists{.name = "sm90_dq_mask_list",
-                                  .header = "sm90/mask_list.h",
+                                  .header = "sm90/lists/mask_list.h",
                                   .config = "Sm90DqConfig",
                                   .params = "Sm90BackwardParams",
                                   .bounds = "kMaskListThreads",
                                   .config_ints = kInts<Sm90DqConfig>,
                                   .takes_tensor_maps = true};
 constexpr KernelType kDbias{.name = "sm90_dbias",
-                            .header = "sm90/dbias.h",
+                            .header = "sm90/dbias/dbias.h",
                             .config = "Sm90DbiasConfig",
                             .params = "Sm90BackwardParams",
                             .bounds = "num_threads(C), 1",
@@ -61,7 +61,7 @@ constexpr int kKeyRows = 64;  // keys of a TMA box, for dQ and dBias
 constexpr int64_t kLargestWithTiles = 192;
 constexpr double kMinSoftcap = 1e-10;  // times BackwardOptions::hidden_value it is still large
 
-const char* why_not(const BackwardProblem& p) {
+const char* why_not(const BackwardProblem& p, const PlanTarget&) {
   if (p.dtype != DType::f16 && p.dtype != DType::bf16) return "its products take f16 and bf16 only";
   if (p.batch == 0 || p.len_q == 0 || p.len_k == 0) return "there is nothing to multiply";
   if (p.softcap > 0 && tanh_argument(p) == 0) return "softcap and scale are more than 30 orders of magnitude apart";
@@ -467,7 +467,8 @@ std::string describe(const BackwardPlan& plan) {
 
 constinit const BackwardFamily sm90_backward{
     .name = "sm90",
-    .serves = [](const Arch& arch) { return arch.wgmma; },
+    .serves = serves_sm90,
+    .serves_only = kServesSm90,
     .why_not = why_not,
     .plan = plan,
     .candidates = candidates,

@@ -5,7 +5,6 @@
 #include <utility>
 
 #include "cuda/driver/tensor_map.h"
-#include "cuda/families/forward_by_kv.h"
 #include "cuda/families/params_forward.h"
 #include "cuda/families/registry.h"
 #include "cuda/families/sm90_forward_tiles.h"
@@ -20,7 +19,7 @@ namespace cuflash::cuda {
 namespace {
 
 constexpr KernelType kKernel{.name = "sm90_forward",
-                             .header = "sm90/forward.h",
+                             .header = "sm90/forward/forward.h",
                              .config = "Sm90ForwardConfig",
                              .params = "Sm90ForwardParams",
                              .bounds = "num_threads(C), 1",
@@ -28,14 +27,14 @@ constexpr KernelType kKernel{.name = "sm90_forward",
                              .takes_tensor_maps = true};
 // One CTA lists the query tiles of sequences whose lengths only the device knows.
 constexpr KernelType kListKernel{.name = "sm90_tile_list",
-                                 .header = "sm90/tile_list.h",
+                                 .header = "sm90/lists/tile_list.h",
                                  .config = "Sm90ForwardConfig",
                                  .params = "Sm90ForwardParams",
                                  .bounds = "kTileListThreads, 1",
                                  .config_ints = kInts<Sm90ForwardConfig>,
                                  .takes_tensor_maps = true};
 constexpr KernelType kCombineKernel{.name = "combine_splits",
-                                    .header = "sm90/combine_splits.h",
+                                    .header = "sm90/forward/combine_splits.h",
                                     .config = "MergeConfig",
                                     .params = "Sm90ForwardParams",
                                     .bounds = "num_threads(C)",
@@ -43,7 +42,7 @@ constexpr KernelType kCombineKernel{.name = "combine_splits",
                                     .takes_tensor_maps = true};
 // Warps list the key tiles that a mask tensor shows to each query tile.
 constexpr KernelType kMaskListKernel{.name = "sm90_mask_list",
-                                     .header = "sm90/mask_list.h",
+                                     .header = "sm90/lists/mask_list.h",
                                      .config = "Sm90ForwardConfig",
                                      .params = "Sm90ForwardParams",
                                      .bounds = "kMaskListThreads",
@@ -80,7 +79,7 @@ Sm90ForwardConfig config_without_tiles(const ForwardProblem& p) {
   return c;
 }
 
-const char* why_not(const ForwardProblem& p) {
+const char* why_not(const ForwardProblem& p, const PlanTarget&) {
   if (p.dtype != DType::f16 && p.dtype != DType::bf16) return "its products take f16 and bf16 only";
   if (p.batch == 0 || p.len_q == 0 || p.len_k == 0) return "there is nothing to multiply";
   if (!has_vector_rows(p.q) || !has_vector_rows(p.k) || !has_vector_rows(p.v))
@@ -302,19 +301,7 @@ void plan_work(ForwardPlan& plan, const ForwardProblem& p, Sm90ForwardConfig& c,
   else if (is_worth_list(p, plan.tile_q, target.num_sms)) plan_list(plan, p, c, target.arch);
 }
 
-ForwardPlan plan_few_queries(const ForwardProblem& p, const PlanTarget& target) {
-  ForwardPlan plan;
-  plan.family = &sm90_forward;
-  plan.kv = plan_by_kv(p, target);
-  plan.reason = "few queries: the kernel over a KV cache takes the heads of a group as rows and splits the keys";
-  plan.tile_q = plan.kv->tile_q, plan.tile_k = plan.kv->tile_k;
-  plan.launch = plan.kv->launch, plan.splits = plan.kv->splits;
-  plan.workspace.size = plan.kv->workspace.size;
-  return plan;
-}
-
 ForwardPlan plan(const ForwardProblem& p, const PlanTarget& target) {
-  if (target.has_workspace && is_worth_kv(p, target.arch)) return plan_few_queries(p, target);
   Sm90ForwardConfig c = config_without_tiles(p);
   ForwardPlan plan;
   plan.family = &sm90_forward;
@@ -370,7 +357,6 @@ std::vector<Alternatives> option_candidates(const Sm90ForwardConfig& built_in, c
 
 std::vector<Alternatives> candidates(const ForwardProblem&, const ForwardPlan& plan, const Arch& arch) {
   constexpr int kUsualSchedule = kPingPong | kPinWait;
-  if (plan.kv) return {};
   const auto built_in = plan.launch.kernel.as<Sm90ForwardConfig>();
   if (built_in.options != 0) return option_candidates(built_in, arch);
   const auto with_stages = [&](Sm90ForwardConfig c) {
@@ -483,7 +469,6 @@ Sm90ForwardParams params_of(const ForwardProblem& p, const ForwardPlan& plan, co
 }
 
 std::string describe(const ForwardPlan& plan) {
-  if (plan.kv) return plan.kv->family->describe(*plan.kv);
   const auto c = plan.launch.kernel.as<Sm90ForwardConfig>();
   return join("config     tiles of ", tile_q_of(c), " queries x ", c.tile_k, " keys, head sizes up to ", c.dim_qk,
               " and ", c.dim_v, ", ", c.stages, " stages, ", c.warpgroups,
@@ -495,18 +480,16 @@ std::string describe(const ForwardPlan& plan) {
 
 constinit const ForwardFamily sm90_forward{
     .name = "sm90",
-    .serves = [](const Arch& arch) { return arch.wgmma; },
+    .serves = serves_sm90,
+    .serves_only = kServesSm90,
     .why_not = why_not,
     .plan = plan,
     .candidates = candidates,
     .limits = [](const KernelKey& kernel,
                  const Arch& arch) { return config_limits(kernel.as<Sm90ForwardConfig>(), arch); },
     .choice = [](const KernelKey& kernel) { return choice_of(kTunable, kernel.as<Sm90ForwardConfig>()); },
-    .params =
-        [](const ForwardProblem& p, const ForwardPlan& plan, const LaunchContext& context, KernelParams& params) {
-          if (plan.kv) params_by_kv(p, plan, context, params);
-          else params.set([&] { return params_of(p, plan, context); });
-        },
+    .params = [](const ForwardProblem& p, const ForwardPlan& plan, const LaunchContext& context,
+                 KernelParams& params) { params.set([&] { return params_of(p, plan, context); }); },
     .describe = describe,
     .kernels = kKernels,
     .reads_mask_summary = true,

@@ -53,7 +53,7 @@ int64_t box_rows_of(const CacheProblem& p, const KvConfig& c) {
                        [&](int64_t rows) { return c.tile_k % rows == 0 && p.cache.page_size % rows == 0; });
 }
 
-const char* why_not(const CacheProblem& p) {
+const char* why_not(const CacheProblem& p, const PlanTarget&) {
   if (size_of(element_of(p.dtype)) != 2) return "its TMA loads take f16 and bf16 only";
   if (!has_tensor_map(p.k, cached_extent(p, p.dim_qk)) || !has_tensor_map(p.v, cached_extent(p, p.dim_v)))
     return "TMA loads need a cache whose rows start on 16-byte boundaries";
@@ -210,7 +210,8 @@ bool is_fast_decode(const CacheProblem& p) {
 
 constinit const KvFamily sm90_kv{
     .name = "sm90",
-    .serves = [](const Arch& arch) { return arch.wgmma; },
+    .serves = serves_sm90,
+    .serves_only = kServesSm90,
     .why_not = why_not,
     .plan = plan,
     .candidates = [](const CacheProblem& p, const KvPlan& plan,

@@ -2,7 +2,7 @@
 
 #include <cuflash/flash_attention.h>
 
-#include "cpu/summarize_mask.h"
+#include "cpu/tile/summarize_mask.h"
 #include "problem/problem.h"
 
 namespace cuflash::test {
@@ -88,7 +88,7 @@ void emulate(const MaskSummaryParams& p) {
   const int64_t heads = p.units / std::max(1, mask_block_rows(s) * s.spans);
   const MaskShape shape{heads / std::max(1, p.heads), p.heads, s.rows, p.keys};
   const ConstRows mask{p.mask.data, DType::boolean, p.mask.batch_stride, p.mask.head_stride, p.mask.row_stride};
-  cpu::summarize_mask(mask, shape, s, kHere);
+  cpu::summarize_mask({{}, mask, shape, s}, kHere);
 }
 
 void emulate(const ForwardParams& p) {

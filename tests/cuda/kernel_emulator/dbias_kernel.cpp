@@ -3,7 +3,7 @@
 // clang-format off
 #include "tests/cuda/kernel_emulator/cuda.h"
 #include "portable/backward_prepare.h"
-#include "sm90/dbias.h"
+#include "sm90/dbias/dbias.h"
 // clang-format on
 #undef cuflash
 

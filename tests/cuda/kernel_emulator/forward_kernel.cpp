@@ -2,14 +2,14 @@
 #define cuflash host_forward_kernels
 // clang-format off
 #include "tests/cuda/kernel_emulator/cuda.h"
-#include "sm90/forward.h"
-#include "sm90/combine_splits.h"
-#include "sm90/mask_list.h"
-#include "sm90/tile_list.h"
+#include "sm90/forward/forward.h"
+#include "sm90/forward/combine_splits.h"
+#include "sm90/lists/mask_list.h"
+#include "sm90/lists/tile_list.h"
 #include "portable/summarize_mask.h"
 #include "portable/backward_prepare.h"
-#include "sm90/backward.h"
-#include "sm90/dq.h"
+#include "sm90/backward/backward.h"
+#include "sm90/dq/dq.h"
 #undef __shared__
 #define __shared__ static  // one CTA runs at a time
 #include "portable/backward_finish.h"

@@ -4,7 +4,7 @@
 #include "tests/cuda/kernel_emulator/cuda.h"
 #include "ptx/cp_async.h"
 #include "sm90/key_mask_tile.h"
-#include "sm90/mask_list.h"
+#include "sm90/lists/mask_list.h"
 // clang-format on
 #undef cuflash
 

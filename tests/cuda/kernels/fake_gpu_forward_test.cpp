@@ -7,8 +7,8 @@
 #include "check/run/run.h"
 #include "tests/cuda/fake_gpu/fake_gpu.h"
 #include "tests/cuda/kernel_emulator/forward_kernel.h"
-#include "tests/gpu/gpu_memory.h"
 #include "tests/properties/property.h"
+#include "tests/shared/gpu_memory.h"
 
 namespace cuflash::test {
 namespace {

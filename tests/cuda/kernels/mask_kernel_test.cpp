@@ -2,7 +2,7 @@
 #include <algorithm>
 
 #include "check/cases/random.h"
-#include "cpu/summarize_mask.h"
+#include "cpu/tile/summarize_mask.h"
 #include "cuda/families/registry.h"
 #include "cuda/families/summarize_mask.h"
 #include "problem/describe.h"
@@ -46,7 +46,7 @@ TEST(SummarizeMaskKernel, EqualsTheCpu) {
     const ConstRows mask{bytes.data(), DType::boolean, s.heads * s.rows * row, s.rows * row, row};
     const GuardedBytes made(workspace_bytes(mask_summary_bytes(s))), expected(made.size());
     std::fill_n(made.data(), made.size(), uint8_t{0}), std::fill_n(expected.data(), made.size(), uint8_t{0});
-    cpu::summarize_mask(mask, s, mask_summary_at(s, expected.data()), Execution{.num_threads = 1});
+    cpu::summarize_mask({{}, mask, s, mask_summary_at(s, expected.data())}, Execution{.num_threads = 1});
     ASSERT_EQ(summarize(mask, s, mask_summary_at(s, made.data())), "");
     EXPECT_TRUE(std::equal(made.data(), made.data() + made.size(), expected.data()));
   }

@@ -5,7 +5,7 @@
 
 #include "backward_params.h"
 #include "check/cases/random.h"
-#include "cpu/summarize_mask.h"
+#include "cpu/tile/summarize_mask.h"
 #include "cuda/families/params_forward.h"
 #include "cuda/plan/mask_lists.h"
 #include "problem/describe.h"
@@ -59,7 +59,7 @@ struct Problems {
     const MaskShape shape = mask_shape_of(p);
     words.resize(workspace_bytes(mask_summary_bytes(shape)) / sizeof(unsigned));
     p.summary = mask_summary_at(shape, words.data());
-    cpu::summarize_mask(p.mask, shape, p.summary, Execution{.num_threads = 1});
+    cpu::summarize_mask({{}, p.mask, shape, p.summary}, Execution{.num_threads = 1});
   }
   bool shows(int64_t head, int64_t i, int64_t j) const {
     if (s.block < 0) return i / -s.block == j / -s.block;

@@ -79,19 +79,18 @@ std::string or_refusal(auto text) {
   }
 }
 
-template <class Problem>
-std::string rejection_lines(const Problem& p, const Arch& arch, KernelPreference kernels) {
-  std::string text;
-  if (kernels == KernelPreference::portable) return text;  // all others are rejected for that
-  for (const Rejection& rejection : rejections(p, arch, kernels))
-    text += join("  not ", rejection.family, ": ", rejection.reason, "\n");
-  return text;
+// Why the portable family made a plan, if the architecture has another one and kernels do not say it.
+template <class Problem, class Plan>
+std::string rejection_line(const Problem& p, const Plan& plan, const Arch& arch, Kernels kernels) {
+  if (plan.family->serves || !arch.wgmma || kernels == Kernels::portable) return "";
+  const Rejection last = rejections(p, arch, kernels).back();
+  return join("  not ", last.family, ": ", last.reason, "\n");
 }
 
 std::string forward_lines(const Typical& t, const Arch& arch, KernelPreference kernels) {
   return or_refusal([&] {
     const ForwardPlan plan = plan_forward(forward_of(t), arch, kernels);
-    return rejection_lines(forward_of(t), arch, kernels) +
+    return rejection_line(forward_of(t), plan, arch, kernels) +
            (plan.launch.grid_x == 0 ? std::string("  nothing to do\n") : line(plan.launch));
   });
 }
@@ -99,7 +98,7 @@ std::string forward_lines(const Typical& t, const Arch& arch, KernelPreference k
 std::string backward_lines(const Typical& t, const Arch& arch, Reproducible reproducible, KernelPreference kernels) {
   return or_refusal([&] {
     const BackwardPlan plan = plan_backward(backward_of(t), arch, reproducible, kernels);
-    std::string text = rejection_lines(backward_of(t), arch, kernels);
+    std::string text = rejection_line(backward_of(t), plan, arch, kernels);
     for (const Launch* l : plan.launches()) text += line(*l);
     return text + join("  workspace ", plan.workspace.size, "\n");
   });
@@ -356,25 +355,6 @@ TEST(Plans, OfACacheTakeKernelsOfThePackOnEveryBoard) {
       EXPECT_EQ(variant(plan.launch.kernel, 0), variant(usual.launch.kernel, 0)) << name_of(plan.launch.kernel);
       EXPECT_TRUE(has(plan.launch.kernel)) << name_of(plan.launch.kernel) << " for " << num_sms << " SMs";
     }
-}
-
-// A plan's family serves the architecture, and every family that was asked before it says why it does not.
-TEST(Plans, AreMadeByTheFirstFamilyThatAccepts) {
-  const Arch hopper = arch_named("sm_90a"), ampere = arch_named("sm_80");
-  const ForwardProblem f32 = forward_of({.dtype = DType::f32});
-  EXPECT_EQ(plan_forward(forward_of({}), hopper, KernelPreference::best).family, &sm90_forward);
-  EXPECT_TRUE(rejections(forward_of({}), hopper, KernelPreference::best).empty());
-  EXPECT_EQ(plan_forward(forward_of({}), ampere, KernelPreference::best).family, &portable_forward);
-  EXPECT_TRUE(rejections(forward_of({}), ampere, KernelPreference::best).empty())
-      << "sm90 does not serve the architecture";
-  EXPECT_EQ(plan_forward(f32, hopper, KernelPreference::best).family, &portable_forward);
-  for (const KernelPreference kernels : {KernelPreference::best, KernelPreference::portable}) {
-    const std::vector<Rejection> rejected = rejections(f32, hopper, kernels);
-    ASSERT_EQ(rejected.size(), 1u);
-    EXPECT_STREQ(rejected[0].family, "sm90");
-    EXPECT_EQ(std::string_view(rejected[0].reason).find("CUFLASH_CUDA_KERNELS") == 0,
-              kernels == KernelPreference::portable);
-  }
 }
 
 TEST(Plans, AreThoseOfTheTable) {

@@ -36,7 +36,7 @@ start threads
 
 [  SKIPPED ] Threads.Fork (1 ms)
 [ RUN      ] Threads.Plain
-tests/cpu/threads_test.cpp:200: Skipped
+tests/cpu/threads/threads_test.cpp:200: Skipped
 
 [  SKIPPED ] Threads.Plain (1 ms)
 Unable to find executable: /nowhere/gone_test
