@@ -287,10 +287,10 @@ constexpr int num_threads(const MaskSummaryConfig&) { return 128; }
 // Bytes of K and V that a CTA with a part of the keys keeps in flight: about what keeps memory busy, 44 KiB per SM
 // (docs/lab/kv.md), in whole tiles.
 constexpr int kSplitBytesInFlight = 40 << 10;
-// The reduction of the splits of a forward call (combine_splits.h): parts of rows that a thread has in flight, those
-// of one row, as a power of two, the rows of a CTA, and its shared memory. That is more than the parts take: two CTAs fill an
-// SM. Otherwise SMs without a CTA of the forward kernel would take as many as they have threads for, long before the others
-// have room for one, and all would wait for these.
+// The reduction of the splits of a forward call (combine_splits.h): parts of rows that a thread has in flight, those of
+// one row, as a power of two, the rows of a CTA, and its shared memory. The shared memory is larger than the parts, so
+// that two CTAs fill an SM. Otherwise an SM without a CTA of the forward kernel would take as many CTAs as it has threads
+// for, long before the other SMs have room for one, and all of them would wait.
 constexpr int kPartsInFlight = 16;
 constexpr int slot_bits(unsigned splits) { return splits > 8 ? 4 : splits > 4 ? 3 : splits > 2 ? 2 : 1; }
 constexpr int rows_of_reduction(const MergeConfig& c, unsigned splits) {

@@ -76,7 +76,7 @@ std::string ask_hopper(const Question& question) {
   const Sketch sketch = sketch_of(question);
   const cuda::Arch arch = cuda::arch_named("sm_90a");
   const auto answer = [&](const auto& problem, const auto& plan) {
-    const auto rejected = cuda::rejections(problem, arch, cuda::Kernels::best);
+    const auto rejected = cuda::rejections(problem, arch, cuda::KernelPreference::best);
     return plan.family->serves ? join(plan.tile_q, " x ", plan.tile_k) : join("no: ", rejected.back().reason);
   };
   const auto attention = detail::to_c(sketch.attention);

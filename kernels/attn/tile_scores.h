@@ -8,7 +8,7 @@
 
 namespace cuflash {
 
-// Column of a lane within the tile.
+// Column of element e of tile n, within the score tile.
 __device__ __forceinline__ int lane_column(int n, int e) { return n * 8 + accumulator_column() + e; }
 
 // First row and column of a lane within the tile.

@@ -10,8 +10,8 @@ namespace cuflash {
 template <Element E, int kOptions>
 struct LaneRows {
   using Real = RealOf<E>;
-  // As in ScoreOptions: scores that an option modifies are scaled first; otherwise the scale is folded into the
-  // exponent.
+  // Whether scores are scaled before an option modifies them. Otherwise the scale is folded into the exponent, as in
+  // ScoreOptions.
   static constexpr bool kModifiesScore = modifies_score(kOptions);
 
   KeyRange seen[2];

@@ -68,7 +68,7 @@ void forward(const ForwardProblem& p, const Execution& e) {
     return enqueue(p, e, plan_of(p, state, false), state);
   try {
     enqueue(p, e, plan, state);
-  } catch (const NoRoomForAll&) {
+  } catch (const CooperativeLaunchTooLarge&) {
     enqueue(p, e, plan_of(p, state, true, SplitReduction::ticket), state);
   }
 }
@@ -83,7 +83,7 @@ void attend_cache(const CacheProblem& p, const Execution& e) {
   const DeviceState& state = device(p.memory.cuda_device);
   try {
     enqueue(p, e, plan_of(p, state), state);
-  } catch (const NoRoomForAll&) {
+  } catch (const CooperativeLaunchTooLarge&) {
     enqueue(p, e, plan_of(p, state, SplitReduction::ticket), state);
   }
 }

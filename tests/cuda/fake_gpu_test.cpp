@@ -14,7 +14,7 @@
 #include "cuda/plan/plan.h"
 #include "kv_params.h"
 #include "tests/cuda/fake_gpu/emulate.h"
-#include "tests/cuda/fake_gpu/fake_cuda.h"
+#include "tests/cuda/fake_gpu/fake_gpu.h"
 #include "tests/properties/property.h"
 #include "tests/shared/counted_allocations.h"
 #include "tests/shared/gpu_memory.h"

@@ -9,7 +9,7 @@ namespace cuflash {
 
 template <Sm90BackwardConfig C>
 struct DqPanel {
-  static constexpr BackwardConfig kShared = shared_config(C);
+  static constexpr BackwardConfig kPortable = portable_view(C);
   static constexpr int kTileK = tile_k_of(C), kColumns = dq_columns(C);
   using Pipeline = BackwardPipeline<C>;
   using DsTile = typename Pipeline::DsTile;

@@ -19,11 +19,11 @@ struct BackwardOptions {
                         kHasBias = (kOptions & kBias) != 0, kHasMask = (kOptions & kMaskTensor) != 0,
                         kHasDropout = (kOptions & kDropout) != 0;
   static constexpr bool kModifiesScore = modifies_score(kOptions);
-  // Hidden pairs are selected in P. With the other options, hidden_value() replaces the dot product, or its tanh, which
-  // makes P 0.
-  static constexpr bool kSelectsP = (kOptions & (kBias | kMaskTensor | kScaleFirst)) != 0;
-  // With softcap the square of the value is finite, so that the factor of dS is 0 as well. The family rejects softcaps
-  // for which the value would be too large.
+  // Whether hidden pairs are zeroed in P. With the other options, hidden_value() replaces their dot product, or its
+  // tanh, which makes P 0.
+  static constexpr bool kMasksP = (kOptions & (kBias | kMaskTensor | kScaleFirst)) != 0;
+  // With softcap the value is finite and its square is, too, so that the factor of dS is 0 as well. The family rejects
+  // softcaps for which the value would be too large.
   static __device__ __forceinline__ float hidden_value() { return kHasSoftcap ? -1e18f : minus_infinity<float>(); }
   // Whether the factor of dS differs from the P that dV is computed from.
   static constexpr bool kHasFactor = kHasSoftcap || kHasDropout;

@@ -1,7 +1,7 @@
-// The query tiles of a CTA of the forward kernel, in the order in which its producer warps see them: dealt out in
-// advance (TileScheduler), or taken by ticket from a list (sm90/lists/tile_list.h). One thread draws the tickets and passes
-// them on through shared memory. It draws the next ticket when the loads of a tile are nearly done: early enough that
-// no warp waits for the atomic, and late enough that a CTA does not hold a tile which another CTA could start sooner.
+// The query tiles of a CTA of the forward kernel, in the order in which its producer warps see them: assigned statically
+// (TileScheduler), or taken by ticket from a list (sm90/lists/tile_list.h). One thread draws the tickets and passes them
+// on through shared memory. It draws the next ticket when the loads of a tile are nearly done: early enough that no warp
+// waits for the atomic, and late enough that a CTA does not hold a tile which another CTA could start sooner.
 #pragma once
 
 #include "ptx/grid.h"

@@ -16,11 +16,11 @@ CacheProblem as_cache(const ForwardProblem& p) {
 
 // Whether the call has so few rows that those kernels are faster.
 bool has_few_rows(const ForwardProblem& p, const Arch& arch) {
-  constexpr int64_t kFewKeys = 256, kFewRows = 64, kMostQueries = 64, kMostRows = 256;
-  if (p.len_q > kMostQueries || p.len_k < kFewKeys) return false;
+  constexpr int64_t kFewKeys = 256, kFewRows = 64, kMaxQueries = 64, kMaxRows = 256;
+  if (p.len_q > kMaxQueries || p.len_k < kFewKeys) return false;
   const int64_t rows = p.len_q * p.group();
   // Larger row tiles are only for calls with so many of them that keys need not be split.
-  const bool fills = p.group() > 1 && rows <= kMostRows && 2 * row_tiles(as_cache(p), kMostRows) >= arch.usual_sms;
+  const bool fills = p.group() > 1 && rows <= kMaxRows && 2 * row_tiles(as_cache(p), kMaxRows) >= arch.usual_sms;
   return rows <= kFewRows || fills;
 }
 

@@ -17,14 +17,14 @@ std::span<const BackwardFamily* const> families_for(const BackwardProblem&) { re
 std::span<const KvFamily* const> families_for(const CacheProblem&) { return kKv; }
 
 template <class Family, class Problem>
-const char* why_not(const Family& family, const Problem& problem, const PlanTarget& target, Kernels kernels) {
+const char* why_not(const Family& family, const Problem& problem, const PlanTarget& target, KernelPreference kernels) {
   if (family.serves && !family.serves(target.arch)) return family.serves_only;
-  if (family.serves && kernels == Kernels::portable) return "CUFLASH_CUDA_KERNELS is portable";
+  if (family.serves && kernels == KernelPreference::portable) return "CUFLASH_CUDA_KERNELS is portable";
   return family.why_not(problem, target);
 }
 
 template <class Problem>
-auto plan_by_first(const Problem& problem, const PlanTarget& target, Kernels kernels) {
+auto plan_by_first(const Problem& problem, const PlanTarget& target, KernelPreference kernels) {
   for (const auto* family : families_for(problem))
     if (!why_not(*family, problem, target, kernels)) return family->plan(problem, target);
   throw FlashAttentionError(CUFLASH_INTERNAL, "no family of kernels accepts the problem");
@@ -72,7 +72,7 @@ KvPlan plan_kv(const CacheProblem& p, const Arch& arch, int num_sms, KernelPrefe
 }
 
 template <class Problem>
-std::vector<Rejection> rejections(const Problem& p, const Arch& arch, Kernels kernels) {
+std::vector<Rejection> rejections(const Problem& p, const Arch& arch, KernelPreference kernels) {
   std::vector<Rejection> all;
   for (const auto* family : families_for(p)) {
     const char* reason = why_not(*family, p, {.arch = arch}, kernels);

@@ -21,7 +21,8 @@ struct Rejection {
   const char* reason;
 };
 template <class Problem>
-std::vector<Rejection> rejections(const Problem& problem, const Arch& arch, Kernels kernels = wanted_kernels());
+std::vector<Rejection> rejections(const Problem& problem, const Arch& arch,
+                                  KernelPreference kernels = kernel_preference());
 
 // The type of a kernel by the name of its function. Throws, with a sentence, for a name that no kernel has.
 const KernelType& kernel_type(std::string_view name);

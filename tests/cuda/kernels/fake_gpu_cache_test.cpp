@@ -9,7 +9,7 @@
 #include "cuda/jit/program.h"
 #include "problem/describe_cache.h"
 #include "tests/cpu/kv/cache_cases.h"
-#include "tests/cuda/fake_gpu/fake_cuda.h"
+#include "tests/cuda/fake_gpu/fake_gpu.h"
 #include "tests/cuda/kernel_emulator/kv_kernel.h"
 #include "tests/properties/property.h"
 #include "tests/shared/counted_allocations.h"

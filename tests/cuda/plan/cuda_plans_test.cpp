@@ -81,8 +81,8 @@ std::string or_refusal(auto text) {
 
 // Why the portable family made a plan, if the architecture has another one and kernels do not say it.
 template <class Problem, class Plan>
-std::string rejection_line(const Problem& p, const Plan& plan, const Arch& arch, Kernels kernels) {
-  if (plan.family->serves || !arch.wgmma || kernels == Kernels::portable) return "";
+std::string rejection_line(const Problem& p, const Plan& plan, const Arch& arch, KernelPreference kernels) {
+  if (plan.family->serves || !arch.wgmma || kernels == KernelPreference::portable) return "";
   const Rejection last = rejections(p, arch, kernels).back();
   return join("  not ", last.family, ": ", last.reason, "\n");
 }
