@@ -30,7 +30,7 @@ bool takes_decode(const Problem& problem);
 // The sequences of a cache are decided one by one, so that neither the speed nor the bits of one depend on how many
 // queries another has.
 bool takes_decode(const Problem& problem, const Sequence& sequence);
-bool decode_multiplies_bf16(const Problem& problem);  // without widening it
+bool decode_multiplies_bf16(const Problem& problem);  // whether decode multiplies bf16 without widening it
 
 inline constexpr int64_t kDecodeTile = 256;  // keys; splits are whole tiles
 // Keys per block of scores, for this many rows that share a KV head. The kernels alternate between K and V after each
