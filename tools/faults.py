@@ -201,8 +201,8 @@ FAULTS = {
     "kernels/attn/visibility.h": [
         Fault("causal mask off by one", "i + s.shift + w.window_right + 1", "i + s.shift + w.window_right + 2"),
         Fault("left window off by one", "i + s.shift - w.window_left;", "i + s.shift - w.window_left + 1;"),
-        Fault("backward skips a visible query tile", "keys.begin - s.shift - w.window_right),",
-              "keys.begin - s.shift - w.window_right + 1),"),
+        Fault("backward skips a visible query tile", "keys.begin - s.shift - w.window_right)",
+              "keys.begin - s.shift - w.window_right + 1)"),
     ],
     "src/problem/visibility.h": [
         Fault("diagonal tiles taken for full ones", "return keys_seen_by_all(p, s, queries);",
