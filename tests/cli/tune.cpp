@@ -67,7 +67,7 @@ TEST_F(Commands, tuned_choices_reach_calls_of_this_machine) {
 TEST_F(Commands, tuned_choices_reach_calls_on_a_gpu) {
   const tuned::Kind kind{tuned::Direction::forward, DType::bf16, tuned::Mask::none, 64, 64, 1024, 1024, 8, 1, 0};
   tuned::Choice choice{"sm90", 0, 96};
-  choice.warpgroups = 2, choice.stages = 3, choice.order = 1;
+  choice.warpgroups = 2, choice.stages = 3, choice.schedule = 1;
   ASSERT_EQ(tuned::write_choices(dir.file("cache"), "Fake, sm_90a, 132 multiprocessors", {{kind, {choice, 5}}}), "");
   const std::string environment = fake_gpu_environment(dir) + " CUFLASH_TUNED=",
                     problem = "explain --dtype bf16 --len 1000 ";
@@ -168,7 +168,7 @@ TEST(TuneCandidates, with_options_are_the_largest_tiles_that_fit) {
       std::map<std::pair<int, int>, int> tiles;  // by warpgroups and schedule
       for (const Candidate& candidate : all) {
         EXPECT_EQ(candidate.rejected, "") << to_string(candidate.choice);
-        if (!candidate.built_in) ++tiles[{candidate.choice.warpgroups, candidate.choice.order & kFirstMax}];
+        if (!candidate.built_in) ++tiles[{candidate.choice.warpgroups, candidate.choice.schedule & kFirstMax}];
       }
       for (const auto& [kind, count] : tiles) EXPECT_LE(count, 3) << option_set_text(options) << " " << dim;
       EXPECT_EQ(kind_of(p, hopper).options, options);
