@@ -189,17 +189,18 @@ size_t GuardedTensor::byte_of(int64_t offset) const {
 
 std::string GuardedTensor::damage() const {
   if (!memory_) return "";
-  std::vector<std::byte> expected = memory_->frozen;
-  if (expected.empty()) {
-    expected.assign(memory_->bytes.size(), kPattern);
+  std::vector<std::byte> written;
+  if (memory_->frozen.empty()) {
+    written.assign(memory_->bytes.size(), kPattern);
     for_each_row(existing_, [&](const Index& index, int64_t offset) {
       const auto begin = static_cast<int64_t>(byte_of(offset));
       std::copy_n(memory_->bytes.begin() + begin, existing_columns(existing_, index) * size_of(view_.dtype),
-                  expected.begin() + begin);
+                  written.begin() + begin);
     });
   }
-  const auto [byte, at] = std::mismatch(memory_->bytes.begin(), memory_->bytes.end(), expected.begin());
-  if (byte == memory_->bytes.end()) return "";
+  const std::vector<std::byte>& expected = memory_->frozen.empty() ? written : memory_->frozen;
+  if (std::memcmp(memory_->bytes.data(), expected.data(), expected.size()) == 0) return "";
+  const auto byte = std::mismatch(memory_->bytes.begin(), memory_->bytes.end(), expected.begin()).first;
   const auto place = (byte - memory_->bytes.begin()) - static_cast<int64_t>(memory_->first);
   return join(name_, ": byte ", place, " from its start, which is ",
               memory_->frozen.empty() ? "outside its elements" : "read-only", ", was written (span ",

@@ -1,13 +1,10 @@
-// _FORTIFY_SOURCE makes longjmp() refuse to change to another stack.
-#undef _FORTIFY_SOURCE
-
 #include "tests/cuda/kernel_emulator/lanes.h"
 
-#include <setjmp.h>
 #include <ucontext.h>
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cstring>
 #include <deque>
 #include <map>
@@ -25,10 +22,25 @@ namespace {
 constexpr size_t kStack = size_t{256} << 10;
 constexpr int kMaxBytes = 64;
 
+// A set of threads of a CTA.
+struct ThreadSet {
+  std::array<uint64_t, 1024 / 64> words = {};
+
+  void add(size_t n) { words[n / 64] |= uint64_t{1} << n % 64; }
+  void remove(size_t n) { words[n / 64] &= ~(uint64_t{1} << n % 64); }
+  // The next member at or after n, or `end` if there is none.
+  size_t next(size_t n, size_t end) const {
+    for (uint64_t mask = ~uint64_t{0} << n % 64; n < end; n = (n / 64 + 1) * 64, mask = ~uint64_t{0})
+      if (const uint64_t word = words[n / 64] & mask) return n / 64 * 64 + static_cast<size_t>(std::countr_zero(word));
+    return end;
+  }
+};
+
 struct Barrier {
   int arrived = 0;
   uint64_t rounds = 0;
   bool any[2] = {};
+  ThreadSet waiting;
 };
 
 struct Copy {
@@ -37,19 +49,92 @@ struct Copy {
   int bytes, zeros;
 };
 
-// The state in which a coroutine continues. setcontext() only enters a new stack; all later changes use longjmp(),
-// because swapcontext() would also change the signal mask, which takes a system call.
+// Where a coroutine goes on. Only what a call preserves is stored: swapcontext() would change the signal mask as well, which
+// is a system call, and a pair of setjmp() and longjmp() takes several times as long.
+#if defined(__x86_64__) || defined(__aarch64__)
 struct Context {
-  ucontext_t beginning{};
-  jmp_buf place{};
-  bool begun = true;
+  void* stack_pointer = nullptr;
 };
-void change(Context& from, Context& to) {
-  if (_setjmp(from.place) != 0) return;
-  if (to.begun) _longjmp(to.place, 1);
-  to.begun = true;
-  setcontext(&to.beginning);
+#if defined(__x86_64__)
+asm(R"(
+  .text
+  .p2align 4
+  .type kernel_emulator_change, @function
+kernel_emulator_change:
+  pushq %rbp
+  pushq %rbx
+  pushq %r12
+  pushq %r13
+  pushq %r14
+  pushq %r15
+  movq %rsp, (%rdi)
+  movq (%rsi), %rsp
+  popq %r15
+  popq %r14
+  popq %r13
+  popq %r12
+  popq %rbx
+  popq %rbp
+  ret
+  .size kernel_emulator_change, . - kernel_emulator_change
+)");
+constexpr size_t kSavedWords = 8, kEntryWord = 6;  // the last is no return address
+#else
+asm(R"(
+  .text
+  .p2align 4
+  .type kernel_emulator_change, %function
+kernel_emulator_change:
+  sub sp, sp, #160
+  stp x19, x20, [sp]
+  stp x21, x22, [sp, #16]
+  stp x23, x24, [sp, #32]
+  stp x25, x26, [sp, #48]
+  stp x27, x28, [sp, #64]
+  stp x29, x30, [sp, #80]
+  stp d8, d9, [sp, #96]
+  stp d10, d11, [sp, #112]
+  stp d12, d13, [sp, #128]
+  stp d14, d15, [sp, #144]
+  mov x9, sp
+  str x9, [x0]
+  ldr x9, [x1]
+  mov sp, x9
+  ldp x19, x20, [sp]
+  ldp x21, x22, [sp, #16]
+  ldp x23, x24, [sp, #32]
+  ldp x25, x26, [sp, #48]
+  ldp x27, x28, [sp, #64]
+  ldp x29, x30, [sp, #80]
+  ldp d8, d9, [sp, #96]
+  ldp d10, d11, [sp, #112]
+  ldp d12, d13, [sp, #128]
+  ldp d14, d15, [sp, #144]
+  add sp, sp, #160
+  ret
+  .size kernel_emulator_change, . - kernel_emulator_change
+)");
+constexpr size_t kSavedWords = 20, kEntryWord = 11;  // x30
+#endif
+extern "C" void kernel_emulator_change(Context* from, const Context* to);
+void change(Context& from, const Context& to) { kernel_emulator_change(&from, &to); }
+void begin(Context& context, unsigned char* stack, size_t bytes, void (*entry)()) {
+  auto* const words = reinterpret_cast<uint64_t*>((reinterpret_cast<uintptr_t>(stack) + bytes) / 16 * 16) - kSavedWords;
+  std::fill_n(words, kSavedWords, uint64_t{0});
+  words[kEntryWord] = reinterpret_cast<uintptr_t>(entry);
+  context.stack_pointer = words;
 }
+#else
+struct Context {
+  ucontext_t place{};
+};
+void change(Context& from, const Context& to) { swapcontext(&from.place, &to.place); }
+void begin(Context& context, unsigned char* stack, size_t bytes, void (*entry)()) {
+  getcontext(&context.place);
+  context.place.uc_stack.ss_sp = stack, context.place.uc_stack.ss_size = bytes;
+  makecontext(&context.place, entry, 0);
+}
+#endif
 
 // Stacks of threads that are done: taking fresh memory from the system for each takes longer than the kernels do.
 using Stack = std::unique_ptr<unsigned char[]>;
@@ -70,21 +155,13 @@ struct Thread {
   std::deque<std::vector<Copy>> committed;
 };
 
-// The barrier that a thread waits for. It is separate from Thread because the scheduler mostly looks at waiting
-// threads.
-struct Wait {
-  const Barrier* barrier = nullptr;  // the thread resumes when this has completed more than `rounds` rounds
-  uint64_t rounds = 0;
-  bool done = false;
-
-  bool over() const { return !done && (!barrier || barrier->rounds != rounds); }
-};
-
 struct WarpExchange {
   Barrier barrier;
   std::array<std::array<unsigned char, kWarp * kMaxBytes>, 2> slots;
   std::map<unsigned, uint64_t> passed;  // the largest number of completed waits of a lane, for each mbarrier
 };
+
+void complete(Barrier& barrier);
 
 struct Box {
   unsigned bytes;
@@ -98,7 +175,7 @@ struct Mbarrier {
   std::vector<Box> boxes;
 
   void end_if_complete() {
-    if (missing == 0 && bytes == 0) missing = arrivals, ++barrier.rounds;
+    if (missing == 0 && bytes == 0) missing = arrivals, complete(barrier);
   }
   void land_boxes() {
     for (const Box& box : boxes) box.copy(), bytes -= box.bytes;
@@ -109,59 +186,71 @@ struct Mbarrier {
 
 struct Cta {
   std::vector<Thread> threads;
-  std::vector<Wait> waits;  // by thread
+  ThreadSet ready;  // those that do not wait
   std::vector<WarpExchange> warps;
   Barrier barrier;
   std::array<Barrier, 16> named;
   std::map<unsigned, Mbarrier> mbarriers;
   Context scheduler;
   size_t current = 0, left = 0;
+  bool done = false;  // the thread that ran last
   const std::function<void()>* body = nullptr;
-  std::mt19937_64 random;
-  int polls = 0;  // polls for other CTAs in this turn
+  uint64_t random = 0;
+  int polls = 0;  // for other CTAs, in this turn
 };
 constexpr int kMaxPolls = 4096;
 Cta* cta = nullptr;
 
 Thread& self() { return cta->threads[cta->current]; }
 
-// Pauses the running thread until the barrier completes a round.
-void pause(const Barrier& barrier, uint64_t round) {
-  cta->waits[cta->current] = {&barrier, round};
+// SplitMix64: an order that looks random takes no better numbers.
+uint64_t draw(uint64_t& state) {
+  uint64_t x = state += 0x9e3779b97f4a7c15u;
+  x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9u;
+  x = (x ^ x >> 27) * 0x94d049bb133111ebu;
+  return x ^ x >> 31;
+}
+
+// Those that wait for the round go on.
+void complete(Barrier& barrier) {
+  ++barrier.rounds;
+  const size_t words = (cta->threads.size() + 63) / 64;
+  for (size_t n = 0; n < words; ++n) cta->ready.words[n] |= barrier.waiting.words[n], barrier.waiting.words[n] = 0;
+}
+
+// Until the barrier completes its round.
+void pause(Barrier& barrier) {
+  barrier.waiting.add(cta->current), cta->ready.remove(cta->current);
   change(self().context, cta->scheduler);
 }
 
 void entry() {
   (*cta->body)();
-  cta->waits[cta->current].done = true;
+  cta->done = true;
   change(self().context, cta->scheduler);
 }
 
 // Returns whether this was the last arrival.
 bool arrive(Barrier& barrier, int count) {
   if (++barrier.arrived != count) return false;
-  barrier.arrived = 0, ++barrier.rounds;
+  barrier.arrived = 0, complete(barrier);
   return true;
 }
 void wait(Barrier& barrier, int count) {
-  const uint64_t round = barrier.rounds;
-  if (!arrive(barrier, count)) pause(barrier, round);
+  if (!arrive(barrier, count)) pause(barrier);
 }
 
 void start(Cta& here, int threads, uint64_t seed, const std::function<void()>& body) {
   here.threads = std::vector<Thread>(static_cast<size_t>(threads));
-  here.waits = std::vector<Wait>(here.threads.size());
+  if (here.threads.size() > here.ready.words.size() * 64) throw std::logic_error("a CTA has more than 1024 threads");
+  for (size_t n = 0; n < here.threads.size(); ++n) here.ready.add(n);
   here.warps = std::vector<WarpExchange>(static_cast<size_t>((threads + kWarp - 1) / kWarp));
   here.left = here.threads.size();
   here.body = &body;
-  here.random.seed(seed);
+  here.random = seed;
   for (Thread& t : here.threads) {
     t.stack = take_stack();
-    ucontext_t& beginning = t.context.beginning;
-    getcontext(&beginning);
-    beginning.uc_stack.ss_sp = t.stack.get(), beginning.uc_stack.ss_size = kStack;
-    makecontext(&beginning, entry, 0);
-    t.context.begun = false;
+    begin(t.context, t.stack.get(), kStack, entry);
   }
 }
 
@@ -169,20 +258,17 @@ void start(Cta& here, int threads, uint64_t seed, const std::function<void()>& b
 void resume(Cta& here) {
   cta = &here;
   here.polls = 0;
-  size_t idle = 0;
-  for (size_t n = here.random() % here.threads.size(); here.left > 0; n = n + 1 < here.threads.size() ? n + 1 : 0) {
-    if (!here.waits[n].over()) {
-      if (++idle > here.threads.size()) throw std::runtime_error("threads of a CTA wait for threads that never arrive");
-      continue;
-    }
-    idle = 0;
-    here.waits[n].barrier = nullptr;
+  const size_t threads = here.threads.size();
+  for (size_t n = draw(here.random) % threads; here.left > 0; ++n) {
+    n = here.ready.next(n, threads);
+    if (n == threads) n = here.ready.next(0, threads);
+    if (n == threads) throw std::runtime_error("threads of a CTA wait for threads that never arrive");
     here.current = n;
     set_thread_number(static_cast<unsigned>(n));
     change(here.scheduler, here.threads[n].context);
-    if (here.waits[n].done) --here.left;
+    if (here.done) here.done = false, here.ready.remove(n), --here.left;
     if (here.polls > kMaxPolls) break;
-    if (here.random() % 8 == 0) n = here.random() % here.threads.size();
+    if (const uint64_t random = draw(here.random); random % 8 == 0) n = random / 8 % threads;
   }
   cta = nullptr;
   if (here.left > 0) return;
@@ -271,7 +357,7 @@ void wait_mbarrier(unsigned barrier, unsigned parity) {
   if (!mbarrier.boxes.empty()) mbarrier.land_boxes();
   while (mbarrier.barrier.rounds % 2 == parity) {
     ++mbarrier.waiting;
-    pause(mbarrier.barrier, mbarrier.barrier.rounds);
+    pause(mbarrier.barrier);
     --mbarrier.waiting;
     if (number <= passed) return;
   }
