@@ -81,9 +81,9 @@ std::vector<Rejection> rejections(const Problem& p, const Arch& arch, KernelPref
   }
   return all;
 }
-template std::vector<Rejection> rejections(const ForwardProblem&, const Arch&, Kernels);
-template std::vector<Rejection> rejections(const BackwardProblem&, const Arch&, Kernels);
-template std::vector<Rejection> rejections(const CacheProblem&, const Arch&, Kernels);
+template std::vector<Rejection> rejections(const ForwardProblem&, const Arch&, KernelPreference);
+template std::vector<Rejection> rejections(const BackwardProblem&, const Arch&, KernelPreference);
+template std::vector<Rejection> rejections(const CacheProblem&, const Arch&, KernelPreference);
 
 const KernelType& kernel_type(std::string_view name) {
   for (const KernelType* type : kernel_types())
