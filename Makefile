@@ -43,7 +43,8 @@ build: setup ## Build everything, optimised
 test: setup ## Build and run every test
 	@tools/setup.sh python
 	@mkdir -p build && echo 'Meanwhile what the Python tests need is downloaded: build/python-prepare.log'
-	@tools/python_test.sh prepare >build/python-prepare.log 2>&1 & $(call build,release) && $(call run_tests,release)
+	@tools/python_test.sh prepare >build/python-prepare.log 2>&1 & $(call build,release)
+	@tools/python_test.sh install >build/python-install.log 2>&1 & $(call run_tests,release)
 	@$(MAKE) python-test
 
 python-test: ## Run the tests of the Python package in a virtual environment (PYTEST_FLAGS)

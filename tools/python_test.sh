@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
-# Runs the Python tests: tools/python_test.sh cpu|cuda [arguments of pytest], or tools/python_test.sh prepare
+# Runs the Python tests: tools/python_test.sh cpu|cuda [arguments of pytest], or tools/python_test.sh prepare|install
 #
 # cpu      makes a virtual environment under build/, and installs the package by `pip install .` and the tests'
 #          requirements from PyPI, including PyTorch. Without a network it uses what can be imported. With
 #          CUFLASH_TEST_PYTHON=required it is an error to skip the suite.
 # prepare  only downloads what cpu needs, while something else is compiled.
+# install  also installs the package, while other tests run.
 # cuda     uses the current Python and the package of the release build, and installs nothing.
 # PYTHON names another Python than python3. CUFLASH_TEST_TORCH=off does not install PyTorch and skips its tests.
 #
@@ -152,10 +153,14 @@ install_package() {
   echo "$state" >"$venv/package"
 }
 
-# Only one of these scripts runs at a time, so cpu waits until prepare has finished.
+# Only one of these scripts runs at a time, so cpu waits until prepare and install have finished.
 mkdir -p build
 exec {lock}>build/python-test.lock
 flock "$lock"
+if [ "$device" = install ]; then
+  install_requirements && install_torch && install_package
+  exit
+fi
 if [ "$device" = prepare ]; then
   install_requirements && install_torch
   exit
