@@ -53,8 +53,8 @@ std::vector<std::string> row_of(const Candidate& candidate, bool cpu) {
   const std::string config = members_text(candidate.choice), what = verdict(candidate);
   if (cpu) return {config, join(l.shared_bytes), what};
   if (l.max_shared_bytes == 0) return {config, "", "", what};  // another number of splits of the previous tile
-  return {config, join(l.shared_bytes, " of ", l.max_shared_bytes), join("about ", l.registers, " of ", l.max_registers),
-          what};
+  return {config, join(l.shared_bytes, " of ", l.max_shared_bytes),
+          join("about ", l.registers, " of ", l.max_registers), what};
 }
 
 void show_candidates(const BenchPoint& point, const TuneTarget& target, bool compile_too, Compiled& compiled) {

@@ -200,7 +200,8 @@ TEST(TunedPlans, take_a_legal_choice_for_their_kernel) {
   EXPECT_FALSE(plan_forward(p, hopper, KernelPreference::portable, &choice).tuned) << "of another kernel";
   EXPECT_FALSE(plan_forward(p, ampere, KernelPreference::best, &choice).tuned) << "of another kernel";
   // The problem, not the choice, decides about everything that belongs to an option.
-  const cuda::ForwardPlan capped = plan_forward(cuda::forward_of({.options = 1}), hopper, KernelPreference::best, &choice);
+  const cuda::ForwardPlan capped =
+      plan_forward(cuda::forward_of({.options = 1}), hopper, KernelPreference::best, &choice);
   EXPECT_TRUE(capped.tuned);
   EXPECT_EQ(capped.launch.kernel.as<Sm90ForwardConfig>().schedule, choice.schedule | kFixedMax);
   for (const auto& [member, value] : {std::pair{&Choice::tile_k, 0},

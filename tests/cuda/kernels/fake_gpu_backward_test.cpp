@@ -16,10 +16,10 @@ namespace {
 
 struct Running {
   uint64_t seed = 0;
-  unsigned threads = 0;      // threads of the kernel's CTA
-  bool dq = false;           // one for dQ alone was launched
-  bool counts_tasks = true;  // the kernel has counted as many tasks of every head as the next kernel waits for
-  int64_t prepared_heads = 0;   // heads that the prepare kernel prepares; 0: as planned
+  unsigned threads = 0;        // threads of the kernel's CTA
+  bool dq = false;             // one for dQ alone was launched
+  bool counts_tasks = true;    // the kernel has counted as many tasks of every head as the next kernel waits for
+  int64_t prepared_heads = 0;  // heads that the prepare kernel prepares; 0: as planned
   std::string fault;
 } running;
 
