@@ -40,7 +40,7 @@ Sketch::Sketch(const ExplainOptions& options) : attention(options.attention) {
   const auto v = [&] { return shapes.rows(heads_k, seq_k, dim_v); };
   const auto o = [&] { return shapes.rows(options.heads, options.seq_q, dim_v); };
   const auto lse = [&] { return shapes.lse(options.heads, options.seq_q); };
-  const auto bias = [&] { return shapes.scores(DType::f32, options.seq_q, seq_k); };
+  const auto bias = [&] { return shapes.scores(options.dtype, options.seq_q, seq_k); };
   const auto head_values = [&] { return shapes.plain(DType::f32, options.heads); };
 
   attention.q = q(), attention.k = k(), attention.v = v();
