@@ -32,10 +32,10 @@ function(cuflash_configure_target target)
 endfunction()
 
 # Precompiles the standard headers, which are half of what the compiler reads for a small file. A target with the same
-# flags (except -O) reuses the headers of the target that it passes as second argument. Builds inside another project,
-# by pip or with the objects of another build, and the library under ThreadSanitizer do not precompile, which shows that
-# every file includes what it uses. A compiler launcher such as ccache does not support precompiled headers, and is
-# faster without them.
+# flags reuses the headers of the target that it passes as second argument; to GCC after 12, -O counts, because it implies
+# flags of the processor. Builds inside another project, by pip or with the objects of another build, and the library
+# under ThreadSanitizer do not precompile, which shows that every file includes what it uses. A compiler launcher such as
+# ccache does not support precompiled headers, and is faster without them.
 function(cuflash_precompile_headers target)
   if(NOT PROJECT_IS_TOP_LEVEL OR SKBUILD OR CUFLASH_OBJECTS_OF OR CMAKE_CXX_COMPILER_LAUNCHER)
     return()
