@@ -14,8 +14,10 @@ struct BackwardLoader : BackwardProducer<C> {
 
   using Base::Base;
 
-  // Waits until the next task is written.
-  static __device__ __forceinline__ void sync() { named_barrier_sync(Base::Pipeline::kProducerBarrier, 2 * 32); }
+  // The claiming warp does not wait here: it writes the task after this one only once the loading warp, which has read
+  // this one by then, signals that it nears its end.
+  static __device__ __forceinline__ void signal_task() { named_barrier_arrive(Base::Pipeline::kProducerBarrier, 2 * 32); }
+  static __device__ __forceinline__ void wait_for_task() { named_barrier_sync(Base::Pipeline::kProducerBarrier, 2 * 32); }
 
   // Signals that it is time to claim the next task: late, so that CTAs with short tasks take those that follow a long
   // one, but while the consumers still have two query tiles to visit, so that the first loads are not late.
@@ -37,7 +39,7 @@ struct BackwardLoader : BackwardProducer<C> {
       mbarrier_wait(pipeline.near_end(), keys_phase);
       if (thread() % 32 == 0) write_next_task<Base::kPortable>(pipeline.task(tasks.stage), p.backward, false);
       __syncwarp();
-      sync();
+      signal_task();
     }
   }
 
@@ -59,7 +61,7 @@ struct BackwardLoader : BackwardProducer<C> {
       }
       if (ends) break;
       signal_near_end();
-      sync();
+      wait_for_task();
     }
     if (thread() == 0) mbarrier_arrive(pipeline.k_full());
   }
