@@ -1,6 +1,7 @@
 #include "cuda/plan/tile_order.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "cuda/driver/rows.h"
 
@@ -13,6 +14,15 @@ constexpr int64_t kGroupBytes = int64_t{20} << 20;
 
 int64_t divided_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
+// The share of its time that the average CTA waits for the busiest one in a group of causal heads. Tiles get shorter and
+// every other round runs backwards, so that two full rounds are equally long for all CTAs. Of the last two, some CTAs
+// get no tile of the second: `last` of the two rounds are full.
+double idle_share(int64_t tiles, int64_t ctas) {
+  const double rounds = static_cast<double>(tiles) / static_cast<double>(ctas);
+  const double last = rounds - 2 * (std::ceil(rounds / 2) - 1);
+  return last * (2 - last) / (rounds * rounds);
+}
+
 // The number of heads of a group: as many as fill an even number of rounds while the keys and values in use stay in L2.
 // With a window, few keys are in use, and all tiles but the first of each head are equally long: more rounds spread
 // those first tiles better.
@@ -23,7 +33,26 @@ int64_t heads_per_group(const Problem& p, int64_t heads, int64_t q_tiles, int64_
   const int64_t most = std::max<int64_t>(1, kGroupBytes / head_bytes) * (heads / (p.batch * p.heads_k));
   if (windowed && most >= heads) return heads;
   const int64_t pairs = std::max<int64_t>(1, most * q_tiles / (2 * ctas));
-  return std::clamp<int64_t>(2 * ctas * pairs / q_tiles, 1, heads);
+  const int64_t in_l2 = std::clamp<int64_t>(2 * ctas * pairs / q_tiles, 1, heads);
+  if (windowed) return in_l2;
+
+  // If such groups leave CTAs idle, more heads share a group: one head of 32,768 has 171 tiles of 192 queries, which
+  // would keep 132 CTAs busy for two thirds of two rounds. Heads that long are read by many CTAs at the same pace, so
+  // that it matters little whether all of their keys fit into L2.
+  constexpr double kTooIdle = 0.05, kLittle = 0.03;
+  constexpr int64_t kMoreHeads = 32;
+  const auto idle = [&](int64_t width) {
+    const int64_t groups = heads / width, last = heads - (groups - 1) * width;
+    return (static_cast<double>((groups - 1) * width) * idle_share(width * q_tiles, ctas) +
+            static_cast<double>(last) * idle_share(last * q_tiles, ctas)) /
+           static_cast<double>(heads);
+  };
+  int64_t best = in_l2;
+  double least = idle(in_l2);
+  if (least <= kTooIdle) return in_l2;
+  for (int64_t width = in_l2 + 1; width <= std::min(heads, in_l2 + kMoreHeads) && least > kLittle; ++width)
+    if (const double share = idle(width); share < least) least = share, best = width;
+  return best;
 }
 
 }  // namespace

@@ -70,6 +70,22 @@ TEST(TileOrder, CausalTilesAreSharedEvenly) {
     }
 }
 
+// Keys of a single head may be more than L2 holds.
+TEST(TileOrder, TilesOfLongSequencesAreSharedEvenly) {
+  constexpr unsigned kCtas = 132;
+  for (const int64_t dim : {64, 128, 256})
+    for (const int64_t heads : {8, 16, 32})
+      for (const int64_t length : {20000, 24576, 32768, 40000, 50000, 65536, 131072}) {
+        const Dealt dealt(tile_order(problem(1, heads, length, dim, true), kTileQ, kCtas), kCtas,
+                          [](unsigned q_tile) { return q_tile + 1.5; });
+        EXPECT_EQ(std::count(dealt.times.begin(), dealt.times.end(), 1), static_cast<int64_t>(dealt.times.size()));
+        double sum = 0;
+        for (const double load : dealt.loads) sum += load;
+        EXPECT_GT(sum / kCtas / *std::max_element(dealt.loads.begin(), dealt.loads.end()), 0.93)
+            << "D=" << dim << " H=" << heads << " S=" << length;
+      }
+}
+
 // Tiles of a window are equally long, but for the first of each head.
 TEST(TileOrder, TilesOfWindowsAreSharedEvenly) {
   constexpr unsigned kCtas = 132;
