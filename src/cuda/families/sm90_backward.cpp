@@ -318,7 +318,8 @@ BackwardPlan plan(const BackwardProblem& p, const PlanTarget& target) {
   const Sm90BackwardConfig& c = configs.main;
   const bool runs_main = c.dq || p.dk || p.dv;
   const bool divides = runs_main && !(configs.dq && runs_side_by_side(p, tile_k_of(c)));
-  const KeyParts parts = divides ? key_parts(p, portable_view(c), c.dq != 0, target.reproducible) : KeyParts{};
+  const MainKernel kernel{.config = portable_view(c), .sums_dq = c.dq != 0, .claims_late = has_loader(c)};
+  const KeyParts parts = divides ? key_parts(p, kernel, target.reproducible) : KeyParts{};
   const std::optional<DbiasTasks> dbias = runs_main || configs.dq ? dbias_tasks(p, c, arch) : std::nullopt;
   Sums sums{.dq = c.dq != 0,
             .parts = parts,

@@ -103,13 +103,14 @@ int tail_heads(const BackwardProblem& p, const BackwardConfig& c, const Sums& su
 }
 
 // The number of heads that the prepare kernel prepares: those that the first rounds of tasks visit. The main kernel has
-// time to prepare the others.
+// time to prepare the others. Parts of the queries do not count as tasks here: they take less time, so that the next
+// heads are due earlier (with three parts, 16 heads of 2,048 took 366 us instead of 116).
 int64_t prepared_heads(const BackwardProblem& p, const BackwardConfig& c, const Sums& sums, int together) {
   constexpr int64_t kRounds = 2;
   const int64_t heads = (Checked(p.batch) * p.heads_q).at_most(std::numeric_limits<int64_t>::max());
   if (!sums.defers_prepare) return heads;
   const int64_t tasks =
-      std::max<int64_t>(1, tiles_in(p.len_k, c.tile_k)) * sums.parts.count();  // tasks of a key/value head
+      std::max<int64_t>(1, tiles_in(p.len_k, c.tile_k)) * sums.parts.heads;  // tasks of a key/value head
   const int64_t first = std::max<int64_t>(tiles_in(kRounds * kSms, tasks), tiles_in(together, sums.parts.count()));
   return std::min(heads, first * p.group());
 }

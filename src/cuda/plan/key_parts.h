@@ -12,11 +12,16 @@
 
 namespace cuflash::cuda {
 
-// Twice the size of an f32 dQ, or 16 MiB if that is more.
+// Twice the size of an f32 dQ whose sequences are rounded up to whole tiles, or 16 MiB if that is more.
 double max_sum_bytes(const BackwardProblem& problem);
 
-// c: the portable view of the main kernel's config. sums_dq: that kernel adds to dQ, too. reproducible: every part has
-// separate sums, which are added up in order.
-KeyParts key_parts(const BackwardProblem& problem, const BackwardConfig& c, bool sums_dq, Reproducible reproducible);
+// What the division depends on in addition to the problem.
+struct MainKernel {
+  BackwardConfig config;  // the portable view of its config
+  bool sums_dq;           // it adds to dQ, too
+  bool claims_late;       // a CTA takes its next task near the end of the current one
+};
+// reproducible: every part has separate sums, which are added up in order.
+KeyParts key_parts(const BackwardProblem& problem, const MainKernel& kernel, Reproducible reproducible);
 
 }  // namespace cuflash::cuda
