@@ -420,6 +420,26 @@ struct Consumer {
             exists ? row.lse : minus_infinity<float>();
     }
   }
+  // With a fixed reference, no probability of a row need be 1, or exact in 16 bits. The roundings of many keys average
+  // out, those of few do not: a row with one key would differ from its value. So rows of one key tile are divided by the
+  // sums of the rounded probabilities.
+  __device__ __forceinline__ static void divide_by_rounded_sums(const OperandA& probs, const RowSoftmax& softmax,
+                                                                float (&o_scale)[2]) {
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      float sum = 0;
+#pragma unroll
+      for (int step = 0; step < kSteps; ++step)
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+          const unsigned two = probs[step][2 * half + r];
+          sum += widen<E>(static_cast<unsigned short>(two)) + widen<E>(static_cast<unsigned short>(two >> 16));
+        }
+      sum += __shfl_xor_sync(0xffffffffu, sum, 1);
+      sum += __shfl_xor_sync(0xffffffffu, sum, 2);
+      if (sum > 0) o_scale[r] *= softmax.row_sum[r] / sum;
+    }
+  }
   // Stores O with TMA from a staging buffer. Thread 0 of the warpgroup issues cp.async.bulk.tensor; the buffer is free
   // once its previous store has read it.
   template <int kFirst = 0>
@@ -487,6 +507,9 @@ struct Consumer {
     wgmma_wait<0>();
     fence_operands(o), fence_operands(probs);
     release_values();
+    if constexpr (kHasFixedMax && !splits_keys(C)) {
+      if (tiles.warpgroup_end - tiles.warpgroup_begin == 1) divide_by_rounded_sums(probs, softmax, o_scale);
+    }
     skip(tiles.warpgroup_begin - tiles.begin);
     if constexpr (splits_keys(C)) store_split<packs_heads(C)>(p, split_info(info), lane_coord(), softmax, o[0]);
     else store(info, o_scale, o);

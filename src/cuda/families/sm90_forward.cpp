@@ -62,8 +62,10 @@ int bias_schedule(const ForwardProblem& p) {
 // Softcap bounds scores to [-softcap, softcap], in powers of two [-c, c]. With a row maximum of c - spare_exponent, no
 // probability is below 2^-100, and none above 2^45, so that values of up to 1e24 do not overflow. f16 does not have
 // that range. Scale and softcap must also be close enough that the coefficients of the polynomial fit into floats.
+// spare_exponent is an integer, so that the probability of a score at the cap is a power of two: 16 bits then hold it
+// exactly, where the roundings of a row whose scores are all at the cap would all go the same way.
 constexpr double kMinExponent = -100, kMaxSpare = 45;
-double spare_exponent(const Problem& p) { return std::max(0.0, 2 * p.softcap * kLog2e + kMinExponent); }
+double spare_exponent(const Problem& p) { return std::ceil(std::max(0.0, 2 * p.softcap * kLog2e + kMinExponent)); }
 bool has_fixed_max(const Problem& p) {
   return p.dtype == DType::bf16 && problem_options(p) == kSoftcap && spare_exponent(p) <= kMaxSpare &&
          cap_polynomial(p.scale, p.softcap).limit > 0;
