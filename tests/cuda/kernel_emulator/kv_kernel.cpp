@@ -57,7 +57,7 @@ constexpr CacheKernel kCacheKernels[] = {
     cache_kernel<KvConfig{f16, 64, 64, 16, 64, 1, 4, 1, 8, 1, 3, 0, 0, 0, 0}>(),     //
     cache_kernel<KvConfig{bf16, 128, 64, 16, 64, 1, 4, 1, 8, 1, 3, 0, 1, 0, 0}>(),   //
     cache_kernel<KvConfig{bf16, 128, 64, 16, 64, 1, 4, 1, 4, 2, 3, 0, 1, 0, 0}>(),
-    cache_kernel<KvConfig{f16, 64, 64, 16, 64, 1, 4, 1, 4, 3, 3, 0, 0, 0, 0}>(),
+    cache_kernel<KvConfig{f16, 64, 64, 16, 128, 1, 4, 1, 3, 2, 3, 0, 0, 0, 0}>(),
     cache_kernel<KvConfig{bf16, 64, 64, 128, 64, 8, 1, 1, 8, 1, 3, 3, 0, 0, 0}>(),
     cache_kernel<KvConfig{bf16, 64, 64, 256, 64, 8, 1, 1, 8, 1, 3, 3, 0, 0, 0}>(),
     cache_kernel<KvConfig{bf16, 128, 128, 128, 64, 8, 1, 1, 6, 1, 3, 0, 0, 0, 0}>(),
@@ -69,7 +69,7 @@ constexpr CacheKernel kCacheKernels[] = {
     cache_kernel<KvConfig{bf16, 64, 64, 16, 64, 1, 4, 1, 4, 2, 3, 3, 0, 0, 0}>(),
     cache_kernel<KvConfig{bf16, 256, 256, 16, 64, 1, 4, 1, 3, 1, 3, 0, 0, 0, 0}>(),
     cache_kernel<KvConfig{bf16, 256, 256, 16, 64, 1, 4, 1, 3, 1, 2, 0, 0, 0, 0}>(),  //
-    cache_kernel<KvConfig{bf16, 64, 64, 16, 64, 1, 4, 1, 4, 3, 3, 0, 0, 0, 0}>(),    //
+    cache_kernel<KvConfig{bf16, 64, 64, 16, 128, 1, 4, 1, 3, 2, 3, 0, 0, 0, 0}>(),   //
     cache_kernel<KvConfig{bf16, 576, 512, 16, 32, 1, 2, 2, 4, 1, 2, 0, 1, 0, 0}>(),  //
     cache_kernel<KvConfig{bf16, 64, 64, 16, 64, 1, 4, 1, 3, 3, 1, 3, 0, 0, 0}>(),    //
     cache_kernel<KvConfig{bf16, 64, 64, 16, 64, 1, 4, 1, 3, 3, 2, 0, 0, 0, 0}>(),    //
