@@ -25,7 +25,7 @@ def few(queries, keys, heads, heads_k, batch=1):
 # The cases in which flex_attention may be the fastest peer, or the only one. Others leave it out, because it compiles
 # for seconds for each kernel.
 FLEX = ("softcap 30", "Gemma 2: 16/8, D=256, softcap 50, 8k", "ALiBi", "bias", "bias with gradient",
-        "documents by mask tensor", "gpt-oss: 64/8, D=64, window 128, sinks, 8k", "softcap 30, window 1024")
+        "documents by mask tensor", "gpt-oss: 64/8, D=64, window 128, sinks, 8k", "softcap 30, window 1024", "windows of 64, D=32, learned bias")
 
 
 def options():
@@ -89,6 +89,38 @@ def few_queries():
     yield few(512, 16384, 32, 8)
 
 
+def small_and_cross():
+    """Vision, text and diffusion models: many short sequences, or few keys."""
+    yield case("Swin: windows of 49, D=32", batch=2048, heads=4, length=49, dim=32, causal=False)
+    yield case("windows of 64, D=32, learned bias", batch=2048, heads=4, length=64, dim=32, causal=False, bias="learned")
+    yield case("BERT: D=64, 128 tokens, full", batch=128, heads=12, length=128, dim=64, causal=False)
+    yield case("BERT: D=64, 512 tokens, full", batch=32, heads=16, length=512, dim=64, causal=False)
+    yield case("ViT: D=64, 197 tokens, full", batch=64, heads=12, length=197, dim=64, causal=False)
+    yield case("Whisper: D=64, 1500 frames, full", batch=16, heads=20, length=1500, dim=64, causal=False)
+    yield case("SDXL: D=64, 1k tokens, full", batch=16, heads=20, length=1024, dim=64, causal=False)
+    yield case("SDXL: D=64, 4k queries x 77 keys", batch=8, heads=10, dim=64, causal=False, len_k=77)
+    yield case("16 x 256, 32 heads", batch=16, heads=32, length=256)
+
+
+def few_heads():
+    """What one GPU of several computes, and long documents."""
+    yield case("4/1 heads, 4k, B=2", batch=2, heads=4, heads_k=1)
+    yield case("8/1 heads, 8k, B=1", batch=1, heads=8, heads_k=1, length=8192)
+    yield case("4 heads, 8k, D=64, B=1", batch=1, heads=4, length=8192, dim=64)
+    yield case("one sequence of 2k, 16 heads", batch=1, length=2048)
+    yield case("one sequence of 32k, 8 heads", batch=1, heads=8, length=32768)
+    yield case("one sequence of 64k, 2/1 heads", batch=1, heads=2, heads_k=1, length=65536)
+
+
+def chunked_prefill():
+    for page_size in (0, 256):
+        pages = f", pages of {page_size}" if page_size else ""
+        yield case(f"512 queries, 8k in a cache, 32/8, B=1{pages}", DECODE, 1, 32, 8, len_q=512, len_k=8192,
+                   page_size=page_size)
+        yield case(f"2k queries, 8k in a cache, 32/8, B=4{pages}", DECODE, 4, 32, 8, len_q=2048, len_k=8192,
+                   page_size=page_size)
+
+
 def types():
     yield case("f16", dtype="f16")
     yield case("f32, D=64", dim=64, dtype="f32", causal=False)
@@ -103,7 +135,8 @@ def latent_decode():
 
 def all_shapes():
     """All cases, the most important first, since a run may be interrupted."""
-    for group in (options, heads, few_queries, batches, types, head_sizes, latent_decode):
+    for group in (options, heads, few_queries, small_and_cross, few_heads, chunked_prefill, batches, types, head_sizes,
+                  latent_decode):
         for found in group():
             yield from found
 
