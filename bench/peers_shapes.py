@@ -150,11 +150,11 @@ def quick_shapes():
 
 
 def toy(shape):
-    """The shape at a size that a CPU computes in milliseconds, for --dry-run."""
+    """The shape at a size that a CPU computes in milliseconds, for --dry-run. With one key, gradients of scores would be 0."""
     lengths = tuple(max(1, n // 64) for n in shape.lengths)
     small = shape._replace(
         batch=len(lengths) or min(shape.batch, 2), heads_q=4, heads_k=max(1, 4 * shape.heads_k // shape.heads_q),
-        len_q=max(1, shape.len_q // 64), len_k=max(1, shape.len_k // 64), head_dim=shape.head_dim // 4,
+        len_q=max(1, shape.len_q // 64), len_k=max(4, shape.len_k // 64), head_dim=shape.head_dim // 4,
         head_dim_v=shape.head_dim_v and shape.head_dim_v // 4, document=10,
         window=shape.window // 64 if shape.window >= 0 else -1, lengths=lengths)
     return small._replace(page_size=min(small.page_size, 16))
