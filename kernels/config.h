@@ -61,6 +61,7 @@ enum ForwardWork : int {
   // With kSplitKeys: the rows of a tile are pairs of a query and a head of the group that shares keys, as in KvConfig.
   // The size of a group divides 64.
   kPackHeads = 4,
+  kPagedKeys = 8,  // K and V are a KV cache whose rows are found by a table: sm90/forward/paged_keys.h
 };
 
 // Forward on sm_90a: one producer warpgroup, and consumer warpgroups with 64 queries each.
@@ -99,6 +100,12 @@ struct KvConfig {
   // kv/exchange_reduce.h.
   int l2_exchange;
 };
+
+// Appends rows to a KV cache and rotates queries, before the sm90 forward kernels attend it.
+struct CachePrepareConfig {
+  Element element;
+};
+constexpr int kPrepareThreads = 256;
 
 // Merges partial results.
 struct MergeConfig {
@@ -180,6 +187,7 @@ constexpr int kWarpgroupRows = 64, kWarpgroupThreads = 128;
 constexpr bool splits_keys(const Sm90ForwardConfig& c) { return (c.work & kSplitKeys) != 0; }
 constexpr bool packs_heads(const Sm90ForwardConfig& c) { return (c.work & kPackHeads) != 0; }
 constexpr bool lists_tiles(const Sm90ForwardConfig& c) { return (c.work & kTileList) != 0; }
+constexpr bool has_paged_keys(const Sm90ForwardConfig& c) { return (c.work & kPagedKeys) != 0; }
 constexpr int tile_q_of(const Sm90ForwardConfig& c) { return kWarpgroupRows * c.warpgroups; }
 // Whether the softmax keeps the maximum of the first key tile (kFirstMax). It may have to repeat a step, so the scores
 // stay in registers until the sums are known.
@@ -187,7 +195,7 @@ constexpr bool uses_first_max(const Sm90ForwardConfig& c) { return (c.schedule &
 // Whether the last query tile of a sequence is full and the first one has the remaining queries. In a causal problem
 // the first tile sees the fewest keys, so that warpgroups without rows wait for the fewest steps.
 constexpr bool ends_with_full_tile(const Sm90ForwardConfig& c) {
-  return uses_first_max(c) && c.work == 0 && (c.options & kMaskTensor) == 0;
+  return uses_first_max(c) && (c.work & ~kPagedKeys) == 0 && (c.options & kMaskTensor) == 0;
 }
 // Whether a warpgroup computes only half of its first key tile if its queries see no key of the other half. In a causal
 // problem that is every other warpgroup.

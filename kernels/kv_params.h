@@ -51,12 +51,6 @@ struct KvParams {
   int state_rows;      // the largest number of rows of a tile
 };
 
-// Divides a number below 2^31 by multiply and shift, several times faster than a division.
-struct Divisor {
-  unsigned factor;
-  int shift;
-};
-
 // The location of TMA boxes, and which boxes the producer loads before the work item is decoded. It fits one cache
 // line, because params are fetched from memory, too. The cache is a table of pages, a table of entries that are one
 // page each, or has no table: see kv/geometry.h.
@@ -84,6 +78,16 @@ struct Sm90KvParams {
   // L2 eviction policy: work items below first_wave_ctas with at least many_tiles key tiles use evict_first_sixteenth.
   int first_wave_ctas, many_tiles;
   int loads_in_flight;  // parts of tiles (keys, values), at most; not fewer than PrologueLoads has
+};
+
+// Params of a call over a KV cache that the sm90 forward kernels compute. These kernels read the first member only, in
+// which K and V are the cache, and queries and lengths are what kv/prepare.h has written.
+struct CachedForwardParams {
+  Sm90ForwardParams forward;
+  KvParams cache;      // the call itself. Its `splits` CTAs share the rows of a sequence and a key/value head
+  RowsView rotated_q;  // in the workspace; absent without rotary embedding
+  int* lengths;        // [batch]: keys after the append
+  int* first_rows;     // [batch + 1]: zeros, for packed queries: every sequence begins with the first row of its entry
 };
 
 struct MergeParams {

@@ -97,6 +97,22 @@ struct MaskLists {
   int aligned;                // forward: 1 if query tiles begin at mask boundaries (sm90/forward/mask_aligned_tiling.h)
 };
 
+// Divides a number below 2^31 by multiply and shift, several times faster than a division.
+struct Divisor {
+  unsigned factor;
+  int shift;
+};
+
+// Where the keys of a KV cache are, with kPagedKeys. Entries that a batch index names are pages of their own.
+struct PageTable {
+  const int* pages;  // [batch][stride]: the pages of a sequence in order
+  int64 stride;
+  int page_size;
+  Divisor by_page_size;
+  int last_row, last_page;
+  int box_rows, boxes;  // rows of a TMA box, which divide the page and the key tile, and boxes of a key tile
+};
+
 struct Sm90ForwardParams {
   TensorMap q, k, v;  // [dim, rows, heads, batch]; a broadcast dimension has extent 1
   TensorMap o;        // valid if store_o_by_tma is set
@@ -111,6 +127,7 @@ struct Sm90ForwardParams {
   TileList list;         // valid with kTileList
   TensorMap mask;        // bits of the mask summary: [bytes, queries, heads, 1]
   MaskLists mask_lists;  // with a mask tensor: the key tiles of every query tile
+  PageTable pages;       // with kPagedKeys; k and v are then [dim, rows of a page, heads, pages]
 };
 
 }  // namespace cuflash

@@ -5,6 +5,7 @@ from fault import Fault
 FORWARD = "fake_gpu_forward_test"
 DBIAS = "fake_gpu_dbias_test"
 BACKWARD = "fake_gpu_backward_test"
+PREFILL = "fake_gpu_cache_test"
 
 # Kernels, as far as the host can run them, and the plans of their launches.
 CUDA_FAULTS = {
@@ -91,6 +92,22 @@ CUDA_FAULTS = {
         Fault("a bias is lost where queries are few", "p.packed() || p.bias ||", "p.packed() ||", "cuda_splits_test"),
         Fault("few queries are aligned with the last keys", "if (!aligned_at_end) return", "if (false) return",
               "cuda_splits_test"),
+    ],
+    # Many queries over a cache, by the forward kernels.
+    "src/cuda/families/kv_by_forward.cpp": [
+        Fault("one long sequence makes query tiles of all single queries", "!p.packed() || p.total_q >", "true || p.total_q >",
+              "cuda_families_test"),
+        Fault("left padding is lost where queries are many", "if (p.cache.leftpad) return", "if (false) return",
+              "cuda_families_test"),
+        Fault("lengths are those before the append", "problem.used_k = params.lengths;", "", PREFILL),
+    ],
+    "kernels/kv/prepare.h": [
+        Fault("queries of a group are rotated as those of the first head", "int64{item.head_k} * a.group + head;",
+              "int64{item.head_k} * a.group;", PREFILL),
+    ],
+    "kernels/sm90/forward/paged_keys.h": [
+        Fault("boxes beyond the first are read from the first page", "(0xffffffffu, pages, n)", "(0xffffffffu, pages, 0)",
+              PREFILL),
     ],
     "src/cuda/plan/tile_order.cpp": [
         Fault("splits of a head are not dealt out", "(p.heads_q / packed) * splits", "(p.heads_q / packed)",

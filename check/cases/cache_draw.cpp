@@ -8,9 +8,9 @@
 namespace cuflash::check {
 namespace {
 
-constexpr int64_t kLongest = 700, kVeryLong = 1500;         // enough for several splits
-constexpr int64_t kLargestCache = 100'000;                  // elements
-constexpr uint32_t kManyRowsOnCuda = 24, kPlainOnCuda = 6;  // one in this many
+constexpr int64_t kLongest = 700, kVeryLong = 1500;                              // enough for several splits
+constexpr int64_t kLargestCache = 100'000;                                       // elements
+constexpr uint32_t kManyRowsOnCuda = 24, kPlainOnCuda = 6, kPrefillOnCuda = 10;  // one in this many
 
 void draw_shape(CacheCase& c, Choices& choose, const Limits& limits) {
   Case& p = c.plain;
@@ -48,6 +48,19 @@ void draw_many_rows(CacheCase& c, Choices& choose, const Limits& limits) {
   p.len_q = (choose.between(65, 300) + group - 1) / group;
 }
 
+// Aligned rows of a 16-bit type and so many queries that a GPU may have its forward kernels attend the cache.
+void draw_prefill(CacheCase& c, Choices& choose, const Limits& limits) {
+  Case& p = c.plain;
+  draw_16_bit_type(p, choose, limits);
+  p.heads_k = choose.one_of<int64_t>({1, 1, 2}), p.heads_q = p.heads_k * choose.one_of<int64_t>({4, 1, 2, 3, 8});
+  p.batch = choose.between(1, 4);
+  draw_head_sizes(p, choose, limits);
+  p.dim = in_vectors(p.dim), p.dim_v = in_vectors(p.dim_v);
+  if (const bool drawn = choose.chance(8); drawn && !limits.kernel_set)
+    c.v_in_k = true, p.dim_v = std::min(p.dim, p.dim_v);
+  p.len_q = choose.between(65, p.heads_q == p.heads_k ? 400 : 200);
+}
+
 // One decode step of sequences that differ only in the length of their keys, which has its own kernels on a GPU.
 void make_plain(CacheCase& c, Choices& choose, const Limits& limits) {
   Case& p = c.plain;
@@ -67,11 +80,13 @@ void draw_queries(Case& c, Choices& choose) {
   c.len_q = c.lengths_q.empty() ? 0 : *std::max_element(c.lengths_q.begin(), c.lengths_q.end());
 }
 
-void draw_new_rows(CacheCase& c, Choices& choose) {
+// prefill: often as many new rows as there are queries.
+void draw_new_rows(CacheCase& c, Choices& choose, bool prefill) {
   c.new_rows = choose.one_of<NewRows>(
       {NewRows::none, NewRows::dense, NewRows::dense, NewRows::none, NewRows::padded, NewRows::packed});
   if (c.new_rows == NewRows::none) return;
   c.len_new = choose.one_of<int64_t>({1, 1, 1, 2, 3, 4, 5, 15, 16, 17, 20, 0});
+  if (prefill && choose.chance(2)) c.len_new = c.plain.len_q;
   if (c.new_rows == NewRows::dense) return;
   c.lengths_new = draw_lengths(choose, c.plain.batch, c.len_new);
   if (c.new_rows == NewRows::padded) return;
@@ -169,25 +184,27 @@ CacheCase draw_cache_case(Choices& choose, const Limits& limits) {
   p.device = limits.device;
   const bool fast = p.device == Device::cuda && (!limits.kernel_set || size_of(limits.kernel_set->dtype) == 2);
   const bool many_rows = fast && choose.chance(kManyRowsOnCuda);
-  const bool plain = fast && !many_rows && choose.chance(kPlainOnCuda);
+  const bool prefill = fast && !many_rows && choose.chance(kPrefillOnCuda);
+  const bool plain = fast && !many_rows && !prefill && choose.chance(kPlainOnCuda);
   draw_types(p, choose, limits);
   if (many_rows) draw_many_rows(c, choose, limits);
+  else if (prefill) draw_prefill(c, choose, limits);
   else draw_shape(c, choose, limits);
   if (plain) make_plain(c, choose, limits);
   if (choose.chance(2))
     c.page_size = choose.one_of<int64_t>({16, 1, 2, 3, 5, 7, 8, 15, 16, 17, 32, 33, 48, 64, 100, 127, 128, 130, 256});
-  if (!plain) draw_queries(p, choose), draw_new_rows(c, choose), draw_rotary(c, choose);
-  const int64_t most = many_rows ? choose.one_of<int64_t>({40, 130, 330}) : max_keys(p, choose, limits);
+  if (!plain) draw_queries(p, choose), draw_new_rows(c, choose, prefill), draw_rotary(c, choose);
+  const int64_t most = many_rows || prefill ? choose.one_of<int64_t>({40, 130, 330}) : max_keys(p, choose, limits);
   draw_lengths_of_keys(c, choose, most, !plain);
   draw_room(c, choose);
-  if (!many_rows && !plain) c.num_splits = choose.one_of<int32_t>({0, 0, 0, 1, 2, 3, 4, 5, 7, 9});
+  if (!many_rows && !prefill && !plain) c.num_splits = choose.one_of<int32_t>({0, 0, 0, 1, 2, 3, 4, 5, 7, 9});
   if (const bool alone = choose.chance(3); alone && c.num_splits > 0 && p.batch > 1)
     c.alone = choose.between(0, p.batch - 1);
   draw_data(p, choose);
   p.lse_asked = !choose.chance(6);
   draw_execution(p, choose);
   draw_cache_memory(c, choose);
-  if (many_rows || plain || (limits.kernel_set && limits.kernel_set->rows != RowAlignment::any))
+  if (many_rows || prefill || plain || (limits.kernel_set && limits.kernel_set->rows != RowAlignment::any))
     for (Layout* layout : {&p.q, &p.k, &p.v, &p.o, &c.k_new, &c.v_new}) align_rows(*layout);
   draw_scores(p, choose, limits);
   if (p.device == Device::cuda) draw_cuda_execution(p, choose);

@@ -33,6 +33,7 @@ void Coverage::add(const CacheCase& c) {
   count("pages", c.page_size > 0), count("new rows", c.new_rows != NewRows::none);
   count("rotary", c.rotary != Rotary::none), count("given splits", c.num_splits > 1);
   count("left padding", !c.leftpad.empty()), count("V in K", c.v_in_k), count("several queries", c.plain.len_q > 1);
+  count("more than 64 queries", c.plain.len_q > 64);
 }
 
 void Coverage::add(const Coverage& other) {

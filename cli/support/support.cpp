@@ -89,7 +89,7 @@ std::vector<Section> sections() {
        "many\n"
        "rows. With a fixed number of splits the tile is that of one query, whatever the number of queries. The values "
        "of 576\n"
-       "and 512 are columns of keys.",
+       "and 512 are columns of keys. More than 64 queries take the tiles of forward on sm_90a (docs/design.md).",
        cache_rows()},
       {"KV cache: options",
        "\"yes\": supported wherever a call without the option is, for f64, f32, f16 and bf16 and head sizes 2, 31, 32, "

@@ -33,6 +33,7 @@ std::vector<Candidate> Collection::sorted() {
 }
 
 void add_splits(Collection& all, const cuda::KvPlan& plan) {
+  if (plan.forward) return;  // a choice is that of the kernels over a cache
   const int64_t splits = plan.splits - plan.short_splits;
   for (const auto& [times, over] : {std::pair{1, 4}, {1, 2}, {3, 4}, {3, 2}, {2, 1}, {4, 1}}) {
     Candidate other{plan.family->choice(plan.launch.kernel), {}, false, ""};

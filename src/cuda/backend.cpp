@@ -81,8 +81,11 @@ void backward(const BackwardProblem& p, const Execution& e) {
 
 void attend_cache(const CacheProblem& p, const Execution& e) {
   const DeviceState& state = device(p.memory.cuda_device);
+  const KvPlan plan = plan_of(p, state);
+  if (plan.forward && !has_room(e, TileCounts::bytes(e) + plan.workspace.size))
+    return enqueue(p, e, plan_of(p, state, SplitReduction::exchange, false), state);
   try {
-    enqueue(p, e, plan_of(p, state), state);
+    enqueue(p, e, plan, state);
   } catch (const CooperativeLaunchTooLarge&) {
     enqueue(p, e, plan_of(p, state, SplitReduction::ticket), state);
   }

@@ -49,10 +49,15 @@ struct ExplainTarget {
   const DeviceState* device = nullptr;
 };
 
+// Keys that the forward kernels split.
+std::string split_line(int64_t splits, const ExplainTarget& at) {
+  return join("splits     ", splits, " of the keys, for ", at.num_sms, " SMs\n");
+}
+
 std::string plan_lines(const ForwardProblem& p, const Execution& e, const ExplainTarget& at) {
   const ForwardPlan plan = at.device ? plan_of(p, *at.device) : plan_forward(p, at.arch);
   std::string text = config_lines(p, plan, at.arch) + mask_lines(p, plan, at.arch);
-  if (plan.splits > 1) text += join("splits     ", plan.splits, " of the keys, for ", at.num_sms, " SMs\n");
+  if (plan.splits > 1) text += split_line(plan.splits, at);
   for (const Launch* launch : plan.launches()) text += launch_lines(*launch);
   return text + join("workspace  ", bytes_with_summary(p, plan, TileCounts::bytes(e) + plan.workspace.size), " bytes");
 }
@@ -67,11 +72,14 @@ std::string plan_lines(const BackwardProblem& p, const Execution& e, const Expla
 
 std::string plan_lines(const CacheProblem& p, const Execution& e, const ExplainTarget& at) {
   const KvPlan plan = at.device ? plan_of(p, *at.device) : plan_kv(p, at.arch, at.num_sms);
-  return join(config_lines(p, plan, at.arch), "splits     ", plan.splits, " for ", at.num_sms, " SMs; ",
-              plan.base_splits, " of them where each has ", plan.min_tiles_per_split,
-              " tiles of keys, more where it has ", kLongTiles,
-              plan.short_splits != 0 ? join("; ", plan.short_splits, " are short, and last") : "", "\n",
-              launch_lines(plan.launch), "workspace  ", TileCounts::bytes(e) + plan.workspace.size, " bytes");
+  std::string text = config_lines(p, plan, at.arch);
+  if (!plan.forward)
+    text += join("splits     ", plan.splits, " for ", at.num_sms, " SMs; ", plan.base_splits,
+                 " of them where each has ", plan.min_tiles_per_split, " tiles of keys, more where it has ", kLongTiles,
+                 plan.short_splits != 0 ? join("; ", plan.short_splits, " are short, and last") : "", "\n");
+  else if (plan.splits > 1) text += split_line(plan.splits, at);
+  for (const Launch* launch : plan.launches()) text += launch_lines(*launch);
+  return join(text, "workspace  ", TileCounts::bytes(e) + plan.workspace.size, " bytes");
 }
 
 // If no kernel computes the problem, explain says so instead of throwing.

@@ -18,9 +18,9 @@ inline BackwardPlan plan_of(const BackwardProblem& p, const DeviceState& device,
   return plan_backward(p, device.arch, reproducible, kernel_preference(), choice);
 }
 inline KvPlan plan_of(const CacheProblem& p, const DeviceState& device,
-                      SplitReduction reduction = SplitReduction::exchange) {
+                      SplitReduction reduction = SplitReduction::exchange, bool has_workspace = true) {
   return plan_kv(p, device.arch, device.num_sms, kernel_preference(),
-                 choice_for(*device.tuned, tuned::Direction::decode, p), reduction);
+                 choice_for(*device.tuned, tuned::Direction::decode, p), reduction, has_workspace);
 }
 
 }  // namespace cuflash::cuda

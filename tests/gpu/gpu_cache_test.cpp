@@ -30,16 +30,43 @@ void call(const CacheScene& scene, const DeviceBuffer& workspace, const Stream& 
       {.stream = stream.handle(), .workspace = workspace.data(), .workspace_size = workspace.bytes()});
 }
 
-TEST_F(CacheOnGpu, RandomCallsEqualTheDefinition) {
+void expect_definition(CacheCase (&draw)(uint64_t seed, uint64_t index), int count) {
   const Stream stream;
-  for (uint64_t index = 0; index < static_cast<uint64_t>(scaled(300)); ++index) {
-    const CacheCase c = random_cache_case(test_seed(), index);
+  for (uint64_t index = 0; index < static_cast<uint64_t>(scaled(count)); ++index) {
+    const CacheCase c = draw(test_seed(), index);
     CacheScene scene(c);
     const DeviceBuffer workspace = garbage(workspace_size(scene.attention, scene.cache), index);
     call(scene, workspace, stream);
     stream.wait();
     ASSERT_EQ(scene.fault(), "") << "case " << index << ": " << describe(c);
   }
+}
+TEST_F(CacheOnGpu, RandomCallsEqualTheDefinition) { expect_definition(random_cache_case, 300); }
+TEST_F(CacheOnGpu, RandomCallsWithManyQueriesEqualTheDefinition) { expect_definition(random_prefill_case, 200); }
+
+// Up to four launches per call, each of which overwrites what the last call's kernels have read from the workspace.
+TEST_F(CacheOnGpu, CallsWithManyQueriesBehindEachOtherDoNotDisturbEachOther) {
+  const Stream one, two;
+  CacheCase c{.dim_qk = 128,
+              .dim_v = 128,
+              .heads_k = 4,
+              .group = 4,
+              .page_size = 64,
+              .len_q = {300, 70, 150, 5},
+              .rows = {700, 2000, 0, 30},
+              .len_new = {300, 70, 150, 5},
+              .room = 2070,
+              .window_right = 0,
+              .rotary = 64};
+  CacheScene first(c);
+  c.seed = 2, c.page_size = 0, c.rows = {0, 100, 1500, 700};
+  CacheScene second(c);
+  const DeviceBuffer first_space = garbage(workspace_size(first.attention, first.cache), 1);
+  const DeviceBuffer second_space = garbage(workspace_size(second.attention, second.cache), 2);
+  for (int n = 0; n < 50; ++n) call(first, first_space, one), call(second, second_space, two);
+  one.wait(), two.wait();
+  EXPECT_EQ(first.fault(), "");
+  EXPECT_EQ(second.fault(), "");
 }
 
 // One sequence on the whole device: all multiprocessors have a part of each head's keys.

@@ -114,6 +114,22 @@ TEST(KernelsOnGpu, CallsOverACache) {
     }
   expect_kernels({"sm90_kv"});
 }
+TEST(KernelsOnGpu, CallsOverACacheWithManyQueries) {
+  for (const int64_t page_size : {0, 16, 64}) {
+    check::CacheCase c;
+    c.plain = dense(8, 1, 150, 0, 128);
+    c.plain.batch = 2, c.page_size = page_size;
+    c.new_rows = check::NewRows::dense, c.len_new = 150;
+    c.rotary = check::Rotary::halves, c.rotary_dim = 64;
+    for (const int32_t rows : {700, 130}) {
+      c.rows.push_back(rows), c.plain.lengths_k.push_back(rows + 150);
+      c.plain.len_k = std::max<int64_t>(c.plain.len_k, rows + 150);
+    }
+    c.room = page_size == 0 ? 900 : (900 + page_size - 1) / page_size;
+    EXPECT_EQ(check::run_cache_case(c), "") << check::describe(c);
+  }
+  expect_kernels({"sm90_forward", "prepare_cache"});
+}
 
 }  // namespace
 }  // namespace cuflash::test

@@ -26,6 +26,19 @@
 
 namespace cuflash {
 
+// As the producer without pages, but a whole warp loads K and V, and no warp keeps its number in a register: there is
+// none to spare.
+template <Sm90ForwardConfig C>
+__device__ __forceinline__ void run_paged_producer(const Sm90ForwardParams& p, const Pipeline<C>& pipeline, int warp) {
+  if (warp == 0) return load_paged_keys_and_values<C>(p, pipeline);
+  if (warp == 1) {
+    if (lane_id() < C.warpgroups) load_queries<C>(p, pipeline);
+    return;
+  }
+  if (warp == 2) return sanitize_values<C>(p, pipeline);
+  if (lane_id() == 0) run_last_producer<C>(p, pipeline);
+}
+
 template <Sm90ForwardConfig C>
 __device__ __forceinline__ void sm90_forward(const Sm90ForwardParams& p) {
   extern __shared__ __align__(1024) unsigned char memory[];
@@ -37,10 +50,14 @@ __device__ __forceinline__ void sm90_forward(const Sm90ForwardParams& p) {
   const int warp = uniform(static_cast<int>(threadIdx.x) / 32), group = warp / 4;
   if (group == 0) {
     if constexpr (moves_registers(C)) setmaxnreg_dec<producer_registers(C)>();
-    if (warp == 0 && lane_id() == 0) load_keys_and_values<C>(p, pipeline);
-    if (warp == 1 && lane_id() < C.warpgroups) load_queries<C>(p, pipeline);
-    if (warp == 2) sanitize_values<C>(p, pipeline);
-    if (warp == 3 && lane_id() == 0) run_last_producer<C>(p, pipeline);
+    if constexpr (has_paged_keys(C)) {
+      run_paged_producer<C>(p, pipeline, warp);
+    } else {
+      if (warp == 0 && lane_id() == 0) load_keys_and_values<C>(p, pipeline);
+      if (warp == 1 && lane_id() < C.warpgroups) load_queries<C>(p, pipeline);
+      if (warp == 2) sanitize_values<C>(p, pipeline);
+      if (warp == 3 && lane_id() == 0) run_last_producer<C>(p, pipeline);
+    }
   } else {
     if constexpr (moves_registers(C)) setmaxnreg_inc<consumer_registers(C)>();
     Consumer<C>(p, pipeline, group - 1).run();

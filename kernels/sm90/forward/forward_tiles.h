@@ -10,9 +10,9 @@
 
 namespace cuflash {
 
-// Who reads the tiles: one lane, all lanes of a warp together, or one lane that calls release() itself, when the next
-// ticket may be drawn.
-enum class TileReader { lane, warp, manual_release };
+// Who reads the tiles: one lane, or all lanes of a warp together. With manual release, one lane calls release() when
+// the next ticket may be drawn.
+enum class TileReader { lane, warp, manual_release, warp_manual_release };
 
 template <Sm90ForwardConfig C, TileReader kReader>
 struct StaticTiles {
@@ -58,10 +58,13 @@ struct TicketTiles {
   // Called once per round.
   __device__ __forceinline__ bool has_tile(const Sm90ForwardParams&, const Pipeline<C>& pipeline) {
     mbarrier_wait(pipeline.ticket_full(), number % 2);
-    if constexpr (kReader == TileReader::warp) {
+    if constexpr (kReader == TileReader::warp || kReader == TileReader::warp_manual_release) {
       // Only the lane that releases the ticket reads it, so that racecheck can follow the hand-over (docs/lab/ci.md).
       unsigned read = 0;
-      if (lane_id() == 0) read = pipeline.ticket(), release(pipeline);
+      if (lane_id() == 0) {
+        read = pipeline.ticket();
+        if constexpr (kReader == TileReader::warp) release(pipeline);
+      }
       ticket = __shfl_sync(0xffffffffu, read, 0);
     } else {
       ticket = pipeline.ticket();

@@ -4,6 +4,7 @@
 
 #include "sm90/forward/forward_tiles.h"
 #include "sm90/forward/packed_rows.h"
+#include "sm90/forward/paged_keys.h"
 #include "sm90/mask_bits.h"
 #include "sm90/tma_load.h"
 #include "tile/finite.h"
@@ -76,6 +77,17 @@ struct KeyLoads {
     if constexpr (splits_keys(C)) tma_load_tile(tile, map, view, barrier, row, head, batch, policy);
     else tma_load_tile(tile, map, view, barrier, row, head, batch);
   }
+  // tile: number of the key tile. pages: page_of_lane.
+  template <class Tile>
+  __device__ __forceinline__ void load_paged(Tile to, const TensorMap& map, const RowsView& view,
+                                             const PageTable& table, unsigned barrier, int tile, int head,
+                                             int pages) const {
+    load_paged_tile<C>(to, table, barrier, tile, pages, [&](unsigned address, int column, int row, int page) {
+      const int h = view.head_stride != 0 ? head : 0, entry = view.batch_stride != 0 ? page : 0;
+      if constexpr (splits_keys(C)) tma_load(address, map, barrier, column, row, h, entry, policy);
+      else tma_load(address, map, barrier, column, row, h, entry);
+    });
+  }
 };
 
 // Called by one thread. It loads K of a tile before V of the previous tile, as the consumers use them.
@@ -120,6 +132,50 @@ __device__ __forceinline__ void load_keys_and_values(const Sm90ForwardParams& p,
         previous = listed;
         if (tile > work.begin) listed = work.listed(tile - 1);
       }
+    }
+  }
+}
+
+// With kPagedKeys, called by a whole warp; loads the same tiles in the same order.
+template <Sm90ForwardConfig C>
+__device__ __forceinline__ void load_paged_keys_and_values(const Sm90ForwardParams& p, const Pipeline<C>& pipeline) {
+  static_assert(!reads_mask(C));
+  const AttentionParams& a = p.forward.attention;
+  const KeyLoads<C> loads(p.splits);
+  Ring<C.stages> keys, values;
+#pragma unroll 1
+  for (ForwardTiles<C, TileReader::warp_manual_release> tiles(p, pipeline); tiles.has_tile(p, pipeline);
+       tiles.advance()) {
+    const VisitedWork<C> work(a, p.mask_lists, tiles.tile(p), p.splits.splits);
+    const auto release = [&] {
+      if (lane_id() == 0) tiles.release(pipeline);
+    };
+    if (!work.exists || work.begin == work.end) {
+      release();
+      continue;
+    }
+    const int head = work.head_k(a), nearly_done = min(work.begin + 1, work.end - 1);
+    int next = page_of_lane<C>(p.pages, work.b, work.end - 1), previous = 0;  // pages
+#pragma unroll 1
+    for (int tile = work.end - 1; tile >= work.begin - 1; --tile) {
+      if (tile == nearly_done) release();
+      if (tile >= work.begin) {
+        mbarrier_wait(pipeline.k_empty(keys.stage), keys.phase ^ 1);
+        loads.wait(keys, [&](int stage) { return pipeline.k_full(stage); });
+        loads.load_paged(pipeline.k(keys.stage), p.k, a.k, p.pages, pipeline.k_full(keys.stage), tile, head, next);
+        keys.advance();
+      }
+      if (tile + 1 < work.end) {
+        mbarrier_wait(pipeline.v_empty(values.stage), values.phase ^ 1);
+        loads.wait(values, [&](int stage) { return pipeline.v_full(stage); });
+        const bool sanitize = work.has_hidden_values(a, tile + 1);
+        loads.load_paged(pipeline.v(values.stage), p.v, a.v, p.pages,
+                         sanitize ? pipeline.v_raw_full(values.stage) : pipeline.v_full(values.stage), tile + 1, head,
+                         previous);
+        values.advance();
+      }
+      previous = next;
+      if (tile > work.begin) next = page_of_lane<C>(p.pages, work.b, tile - 1);
     }
   }
 }

@@ -21,7 +21,7 @@ struct PlanTarget {
   Reproducible reproducible = Reproducible::no;         // backward
   int num_sms = 0;                                      // forward, and over a KV cache
   SplitReduction reduction = SplitReduction::exchange;  // forward, and over a KV cache
-  bool has_workspace = true;                            // forward: as in ForwardRun
+  bool has_workspace = true;                            // forward: as in ForwardRun; cache: as in plan_kv
 };
 
 // What params depend on in addition to the problem and the plan.

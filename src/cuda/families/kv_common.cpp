@@ -91,7 +91,7 @@ KvWorkspace workspace_of(const KvPlan& plan, const KvConfig& c, int64_t tiles) {
 
 }  // namespace
 
-RowsExtent cached_extent(const CacheProblem& p, int64_t dim) {
+RowsExtent cached_extent(const Problem& p, int64_t dim) {
   return {dim, p.cache.page_size != 0 ? p.cache.page_size : p.len_k, p.heads_k, p.cache.entries};
 }
 

@@ -29,7 +29,7 @@ inline constexpr KvMember kKvMembers[] = {{&tuned::Choice::tile_q, &KvConfig::ti
                                           {&tuned::Choice::ctas_per_sm, &KvConfig::ctas_per_sm}};
 
 // The cache as a tensor: entries, or pages.
-RowsExtent cached_extent(const CacheProblem& problem, int64_t dim);
+RowsExtent cached_extent(const Problem& problem, int64_t dim);
 
 // Where v is a slice of k's rows: the first column of k that is in v.
 int64_t column_of_values(const CacheProblem& problem);

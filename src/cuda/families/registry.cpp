@@ -11,7 +11,7 @@ namespace {
 // they serve every architecture and accept every problem, or throw if no kernel can compute it.
 constexpr const ForwardFamily* kForward[] = {&sm90_forward_by_kv, &sm90_forward, &portable_forward};
 constexpr const BackwardFamily* kBackward[] = {&sm90_backward, &portable_backward};
-constexpr const KvFamily* kKv[] = {&sm90_kv, &portable_kv};
+constexpr const KvFamily* kKv[] = {&sm90_kv_by_forward, &sm90_kv, &portable_kv};
 std::span<const ForwardFamily* const> families_for(const ForwardProblem&) { return kForward; }
 std::span<const BackwardFamily* const> families_for(const BackwardProblem&) { return kBackward; }
 std::span<const KvFamily* const> families_for(const CacheProblem&) { return kKv; }
@@ -64,10 +64,13 @@ BackwardPlan plan_backward(const BackwardProblem& p, const Arch& arch, Reproduci
 }
 
 KvPlan plan_kv(const CacheProblem& p, const Arch& arch, int num_sms, KernelPreference kernels,
-               const tuned::Choice* choice, SplitReduction reduction) {
+               const tuned::Choice* choice, SplitReduction reduction, bool has_workspace) {
   require_supported(p);
-  const PlanTarget target{
-      .arch = arch, .choice = p.num_splits == 0 ? choice : nullptr, .num_sms = num_sms, .reduction = reduction};
+  const PlanTarget target{.arch = arch,
+                          .choice = p.num_splits == 0 ? choice : nullptr,
+                          .num_sms = num_sms,
+                          .reduction = reduction,
+                          .has_workspace = has_workspace};
   return plan_by_first(p, target, kernels);
 }
 

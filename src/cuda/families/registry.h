@@ -12,7 +12,7 @@ extern const ForwardFamily sm90_forward_by_kv, sm90_forward, portable_forward;
 extern const BackwardFamily sm90_backward, portable_backward;
 // The launch of the portable dBias kernel, for a main kernel with tiles of tile_q queries.
 Launch bias_launch(const BackwardProblem& problem, const Arch& arch, int tile_q);
-extern const KvFamily sm90_kv, portable_kv;
+extern const KvFamily sm90_kv_by_forward, sm90_kv, portable_kv;
 extern const KernelType merge_states, summarize_mask;
 
 // The families that come before the one that accepts the problem, with their reasons.

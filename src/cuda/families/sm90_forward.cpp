@@ -5,7 +5,9 @@
 #include <utility>
 
 #include "cuda/driver/tensor_map.h"
+#include "cuda/families/kv_common.h"
 #include "cuda/families/params_forward.h"
+#include "cuda/families/params_kv.h"
 #include "cuda/families/registry.h"
 #include "cuda/families/sm90_forward_tiles.h"
 #include "cuda/plan/key_splits.h"
@@ -14,6 +16,7 @@
 #include "cuda/plan/tile_order.h"
 #include "cuda/plan/tuned_config.h"
 #include "error.h"
+#include "kv/geometry.h"
 
 namespace cuflash::cuda {
 namespace {
@@ -78,7 +81,23 @@ Sm90ForwardConfig config_without_tiles(const ForwardProblem& p) {
   c.dim_qk = panel_dim(p.dim_qk), c.dim_v = panel_dim(p.dim_v);
   c.options = problem_options(p);
   c.schedule = bias_schedule(p) | (has_fixed_max(p) ? kFixedMax : 0);
+  c.work = p.cache ? kPagedKeys : 0;
   return c;
+}
+
+// K or V as TMA sees it: the pages of a cache, or the rows of a tensor.
+RowsExtent stored_extent(const Problem& p, int64_t dim) {
+  RowsExtent e = p.cache ? cached_extent(p, dim) : key_extent(p);
+  e.dim = dim;
+  return e;
+}
+// Rows of a TMA box of K or V. A box does not cross the end of a page.
+int box_rows(const Problem& p, int tile_k) {
+  return p.cache.page_size != 0 ? as_int(std::gcd(p.cache.page_size, int64_t{tile_k})) : tile_k;
+}
+
+void take_tiles(Sm90ForwardConfig& c, const ForwardTiles& t) {
+  c.warpgroups = t.warpgroups, c.tile_k = t.tile_k, c.stages = t.stages, c.schedule |= t.schedule;
 }
 
 const char* why_not(const ForwardProblem& p, const PlanTarget&) {
@@ -86,8 +105,8 @@ const char* why_not(const ForwardProblem& p, const PlanTarget&) {
   if (p.batch == 0 || p.len_q == 0 || p.len_k == 0) return "there is nothing to multiply";
   if (!has_vector_rows(p.q) || !has_vector_rows(p.k) || !has_vector_rows(p.v))
     return "rows of q, k or v do not start on 16-byte boundaries";
-  if (!has_tensor_map(p.q, query_extent(p)) || !has_tensor_map(p.k, key_extent(p)) ||
-      !has_tensor_map(p.v, value_extent(p)))
+  if (!has_tensor_map(p.q, query_extent(p)) || !has_tensor_map(p.k, stored_extent(p, p.dim_qk)) ||
+      !has_tensor_map(p.v, stored_extent(p, p.dim_v)))
     return "rows of q, k or v repeat, or are 2^40 bytes apart";
   constexpr int64_t kTooMany = int64_t{1} << 31;
   if (query_tiles(p, kWarpgroupRows).at_most(kTooMany) == kTooMany) return "there are 2^31 tiles of queries or more";
@@ -310,8 +329,8 @@ ForwardPlan plan(const ForwardProblem& p, const PlanTarget& target) {
   plan.tuned = apply_choice(target, c);
   plan.reason = plan.tuned ? kTunedReason : "wgmma products and TMA loads";
   if (!plan.tuned) {
-    const ForwardTiles t = tiles_for(p, c, target.num_sms);
-    c.warpgroups = t.warpgroups, c.tile_k = t.tile_k, c.stages = t.stages, c.schedule |= t.schedule;
+    take_tiles(c, tiles_for(p, c, target.num_sms));
+    take_short_tiles(c, p, target.arch, target.num_sms, config_limits);
   }
   plan.tile_q = tile_q_of(c), plan.tile_k = c.tile_k;
   if (target.has_workspace) plan_work(plan, p, c, target);
@@ -446,14 +465,24 @@ bool stores_by_tma(const ForwardProblem& p, const ConstRows& o) {
          has_tensor_map(o, output_extent(p));
 }
 
+// A batch index is a table of entries that are one page each.
+PageTable page_table(const Problem& p, int tile_k) {
+  if (!p.cache) return {};
+  const CachedKeys& c = p.cache;
+  const bool paged = c.page_size != 0;
+  const int page_size = as_int(paged ? c.page_size : p.len_k), rows = box_rows(p, tile_k);
+  return {paged ? c.table : c.entry, paged ? c.table_stride : 1, page_size, divisor(static_cast<unsigned>(page_size)),
+          as_int(p.len_k) - 1,       as_int(c.entries) - 1,      rows,      tile_k / rows};
+}
+
 Sm90ForwardParams params_of(const ForwardProblem& p, const ForwardPlan& plan, const LaunchContext& context) {
   const auto c = plan.launch.kernel.as<Sm90ForwardConfig>();
   const ConstRows o{p.o.data, p.o.dtype, p.o.batch_stride, p.o.head_stride, p.o.row_stride};
   const bool store_tma = (c.schedule & kStoreBySmem) != 0 && stores_by_tma(p, o);
   const int packed = static_cast<int>(plan.packed_heads);
   return {packed > 1 ? packed_query_map(p, packed) : tensor_map(p.q, query_extent(p), kWarpgroupRows),
-          tensor_map(p.k, key_extent(p), plan.tile_k),
-          tensor_map(p.v, value_extent(p), plan.tile_k),
+          tensor_map(p.k, stored_extent(p, p.dim_qk), box_rows(p, plan.tile_k)),
+          tensor_map(p.v, stored_extent(p, p.dim_v), box_rows(p, plan.tile_k)),
           store_tma ? tensor_map(o, output_extent(p), kWarpgroupRows) : TensorMap{},
           store_tma,
           forward_params(p, context.tile_counts),
@@ -467,7 +496,8 @@ Sm90ForwardParams params_of(const ForwardProblem& p, const ForwardPlan& plan, co
           splits_of(p, plan, c, context.workspace),
           list_of(p, plan, context.num_sms, context.workspace),
           reads_mask(c) ? mask_bits_map(p, mask_box_bytes(c.tile_k)) : TensorMap{},
-          reads_mask(c) ? forward_mask_lists(p, plan, c, context) : MaskLists{}};
+          reads_mask(c) ? forward_mask_lists(p, plan, c, context) : MaskLists{},
+          page_table(p, plan.tile_k)};
 }
 
 std::string describe(const ForwardPlan& plan) {
@@ -475,7 +505,8 @@ std::string describe(const ForwardPlan& plan) {
   return join("config     tiles of ", tile_q_of(c), " queries x ", c.tile_k, " keys, head sizes up to ", c.dim_qk,
               " and ", c.dim_v, ", ", c.stages, " stages, ", c.warpgroups,
               c.warpgroups == 1 ? " consumer warpgroup" : " consumer warpgroups", " and one producer, ",
-              options_text(c.options), packs_heads(c) ? ", heads of a group as rows" : "", "\n");
+              options_text(c.options), packs_heads(c) ? ", heads of a group as rows" : "", has_paged_keys(c) ? ", keys by a table of pages" : "",
+              "\n");
 }
 
 }  // namespace

@@ -52,6 +52,27 @@ struct KvWorkspace {
   size_t size = 0;
 };
 
+// Parts of the workspace of forward, as offsets in bytes after the tile counters. Empty if keys are not split, tiles
+// are not listed and there is no mask tensor. Its content before a call does not matter.
+struct ForwardWorkspace {
+  size_t states = 0, sums = 0;  // partial results of splits
+  size_t list = 0;              // list of query tiles, after its counters
+  size_t mask_lists = 0;
+  size_t size = 0;
+};
+
+inline constexpr Launch kNoLaunch{};
+
+// What a plan over a KV cache has in addition if forward kernels attend it.
+struct CachedForward {
+  // Launched before and after the main kernel: append and rotary embedding, the list of query tiles; the reduction of
+  // splits. A kernel that is not needed has a grid of 0.
+  Launch prepare, list, combine;
+  int64_t packed_heads = 1;  // as in ForwardPlan
+  ForwardWorkspace workspace;
+  size_t lengths = 0, first_rows = 0, rotated_q = 0;  // further parts of the workspace: see CachedForwardParams
+};
+
 struct KvPlan {
   const Family<CacheProblem, KvPlan>* family = nullptr;
   int tile_q = 0, tile_k = 0;
@@ -69,10 +90,14 @@ struct KvPlan {
   int64_t prefetched_tiles = 0;
   int64_t loads_in_flight = 0;  // sm90: Sm90KvParams::loads_in_flight
   KvWorkspace workspace;
-  const char* reason = nullptr;  // why this many splits, for explain
+  std::optional<CachedForward> forward;  // many queries: the main kernel is that of sm90_forward
+  const char* reason = nullptr;          // why this many splits, or why forward, for explain
   bool tuned = false;
 
-  std::array<const Launch*, 1> launches() const { return {&launch}; }
+  std::array<const Launch*, 4> launches() const {
+    if (!forward) return {&launch, &kNoLaunch, &kNoLaunch, &kNoLaunch};
+    return {&forward->prepare, &forward->list, &launch, &forward->combine};
+  }
 };
 // How the splits of a row become one result.
 //
@@ -84,15 +109,6 @@ struct KvPlan {
 // It selects between two variants of a kernel that are equal in everything else. A pack holds both variants of every
 // kernel that may exchange, so that it still serves every board of an architecture (typical.h).
 enum class SplitReduction { exchange, ticket };
-
-// Parts of the workspace of forward, as offsets in bytes after the tile counters. Empty if keys are not split, tiles
-// are not listed and there is no mask tensor. Its content before a call does not matter.
-struct ForwardWorkspace {
-  size_t states = 0, sums = 0;  // partial results of splits
-  size_t list = 0;              // list of query tiles, after its counters
-  size_t mask_lists = 0;
-  size_t size = 0;
-};
 
 struct ForwardPlan {
   const Family<ForwardProblem, ForwardPlan>* family = nullptr;
@@ -181,10 +197,10 @@ BackwardPlan plan_backward(const BackwardProblem& problem, const Arch& arch, Rep
 
 // num_sms: SMs of the device. The number of splits depends on it unless the problem fixes that number. The kernel
 // depends on it only by SplitReduction. choice: see plan_forward; ignored if the problem fixes the number of splits,
-// which also fixes the bits of the result.
+// which also fixes the bits of the result. has_workspace: false if the call has no workspace for the forward kernels.
 KvPlan plan_kv(const CacheProblem& problem, const Arch& arch, int num_sms,
                KernelPreference kernels = kernel_preference(), const tuned::Choice* choice = nullptr,
-               SplitReduction reduction = SplitReduction::exchange);
+               SplitReduction reduction = SplitReduction::exchange, bool has_workspace = true);
 
 struct MergePlan {
   Launch launch;

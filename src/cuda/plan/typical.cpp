@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "cuda/plan/head_sizes.h"
 #include "error.h"
 
 namespace cuflash::cuda {
@@ -248,10 +249,26 @@ std::vector<TypicalCache> typical_caches(const TypicalChoice& choice) {
   return caches;
 }
 
+// Many queries over a cache, of one sequence and of several: kernels of forward for lengths on the device, and for pages.
+static void add_prefills(std::vector<KernelKey>& keys, TypicalCache t, const Arch& arch) {
+  if (size_of(t.dtype) != 2 || t.options != 0 || t.v_in_k || std::max(t.dim_qk, t.dim_v) > kLargestHeadSize) return;
+  t.heads_q = 32, t.heads_k = 8;
+  for (const int64_t batch : {1, 16})
+    for (const int64_t len_q : {128, 512, 2048})
+      for (const int64_t page_size : {0, 64}) {
+        t.batch = batch, t.len_q = t.len_new = len_q, t.page_size = page_size;
+        const KvPlan plan = plan_kv(cache_of(t), arch, arch.usual_sms);
+        if (!plan.forward) return;
+        for (const Launch* launch : plan.launches()) add(keys, *launch);
+      }
+}
+
 static void add_if_supported(std::vector<KernelKey>& keys, const TypicalCache& t, const Arch& arch) {
   try {
     for (const SplitReduction reduction : {SplitReduction::exchange, SplitReduction::ticket})
-      add(keys, plan_kv(cache_of(t), arch, arch.usual_sms, kernel_preference(), nullptr, reduction).launch);
+      for (const Launch* launch :
+           plan_kv(cache_of(t), arch, arch.usual_sms, kernel_preference(), nullptr, reduction).launches())
+        add(keys, *launch);
   } catch (const FlashAttentionError& error) {
     if (error.status() != CUFLASH_UNSUPPORTED)
       throw;  // some architectures have too little shared memory for large rows
@@ -268,6 +285,7 @@ std::vector<KernelKey> typical_kernels(const Arch& arch, const TypicalChoice& ch
   for (const Typical& t : typical_problems(choice)) add_kernels_of(keys, t, arch);
   for (const TypicalCache& t : typical_caches(choice)) {
     add_if_supported(keys, t, arch);
+    if (t.heads_q == 1 && t.batch == 1) add_prefills(keys, t, arch);
     add(keys, plan_merge(merge_of(t.dtype, t.dim_v), arch).launch);
   }
   for (const Typical& t : typical_problems(choice)) add_other_forwards(keys, t, arch);

@@ -36,5 +36,36 @@ TEST(Families, TheFirstThatAcceptsMakesThePlan) {
   }
 }
 
+// The forward kernels attend a cache if neither their query tiles nor the row tiles of the other family are mostly
+// empty.
+TEST(Families, ManyQueriesOverACacheAreForForward) {
+  const Arch hopper = arch_named("sm_90a");
+  const auto family_of = [&](const CacheProblem& p, bool has_workspace = true) {
+    return plan_kv(p, hopper, 132, KernelPreference::best, nullptr, SplitReduction::exchange, has_workspace).family;
+  };
+  const TypicalCache many{.len_q = 512, .len_new = 512};
+  EXPECT_EQ(family_of(cache_of(many)), &sm90_kv_by_forward);
+  EXPECT_EQ(family_of(cache_of({.len_q = 65})), &sm90_kv_by_forward);
+  EXPECT_EQ(family_of(cache_of({.len_q = 64})), &sm90_kv) << "a query tile of one warpgroup is enough";
+  EXPECT_EQ(family_of(cache_of({.heads_q = 8, .len_q = 256})), &sm90_kv) << "one row tile is enough";
+  EXPECT_EQ(family_of(cache_of({.heads_q = 8, .len_q = 257})), &sm90_kv_by_forward);
+  EXPECT_EQ(family_of(cache_of(many), false), &sm90_kv) << "no workspace";
+  CacheProblem packed = cache_of(many);
+  packed.cu_q = packed.cache.rows, packed.batch = 8;
+  packed.total_q = 8 * 64;
+  EXPECT_EQ(family_of(packed), &sm90_kv) << "one long sequence among short ones";
+  ++packed.total_q;
+  EXPECT_EQ(family_of(packed), &sm90_kv_by_forward);
+  EXPECT_EQ(names_of(rejections(cache_of({}), hopper, KernelPreference::best)), "sm90_forward ");
+  EXPECT_EQ(names_of(rejections(cache_of(many), arch_named("sm_80"), KernelPreference::best)), "sm90_forward sm90 ");
+  for (const auto& refuse :
+       {+[](CacheProblem& p) { p.num_splits = 2; }, +[](CacheProblem& p) { p.dim_qk = 264; },
+        +[](CacheProblem& p) { p.cache.leftpad = p.cache.rows; }, +[](CacheProblem& p) { p.k.row_stride += 1; }}) {
+    CacheProblem p = cache_of(many);
+    refuse(p);
+    EXPECT_NE(family_of(p), &sm90_kv_by_forward);
+  }
+}
+
 }  // namespace
 }  // namespace cuflash::cuda

@@ -184,6 +184,13 @@ void add_cache_launches(std::vector<Launch>& launches, const Arch& arch) {
   for (const int64_t group : {64, 65, 129}) add_cache({.options = kBoth, .heads_q = group, .heads_k = 1});
   add_cache({.heads_q = 64, .heads_k = 1}, KernelPreference::portable);
   add_cache({.options = kScaleFirst});
+  // Many queries: the kernels of forward, after one that appends.
+  for (const TypicalCache& t : {TypicalCache{.batch = 4, .len_q = 2048, .page_size = 64, .len_new = 2048},
+                                {.len_q = 192, .page_size = 64},
+                                {.dim_qk = 64, .dim_v = 64, .batch = 2, .len_q = 512, .page_size = 64}}) {
+    const KvPlan prefill = plan_kv(cache_of(t), arch, 132, KernelPreference::best);
+    for (const Launch* launch : prefill.launches()) add(launches, *launch);
+  }
   add_cache({.dim_qk = 512, .dim_v = 512, .heads_q = 8, .heads_k = 1});
   add_cache({.dtype = DType::f32, .aligned = false});
   if (scale() >= 3) {

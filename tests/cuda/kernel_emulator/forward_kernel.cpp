@@ -4,6 +4,7 @@
 #include "tests/cuda/kernel_emulator/cuda.h"
 #include "sm90/forward/forward.h"
 #include "sm90/forward/combine_splits.h"
+#include "kv/prepare.h"
 #include "sm90/lists/mask_list.h"
 #include "sm90/lists/tile_list.h"
 #include "portable/summarize_mask.h"
@@ -48,6 +49,11 @@ EmulatedKernel mask_list_kernel() {
   return {"sm90_mask_list<", text_of(C),
           [](const void* p) { sm90_mask_list<C>(*static_cast<const Sm90ForwardParams*>(p)); }};
 }
+template <CachePrepareConfig C>
+EmulatedKernel prepare_kernel() {
+  return {"prepare_cache<", text_of(C),
+          [](const void* p) { prepare_cache<C>(*static_cast<const CachedForwardParams*>(p)); }};
+}
 template <MaskSummaryConfig C>
 EmulatedKernel summary_kernel() {
   return {"summarize_mask<", text_of(C),
@@ -88,8 +94,15 @@ const EmulatedKernel kForwardKernels[] = {
     forward_kernel<Sm90ForwardConfig{bf16, 64, 64, 2, 64, 4, 3, kBias | kMaskTensor, kSplitKeys}>(),
     forward_kernel<Sm90ForwardConfig{bf16, 192, 96, 2, 128, 2, 3 | kFirstMax, 0, kTileList}>(),
     forward_kernel<Sm90ForwardConfig{bf16, 96, 96, 2, 128, 2, kNoTurns, 0, kTileList}>(),
+    forward_kernel<Sm90ForwardConfig{bf16, 64, 64, 1, 128, 4, kPinWait | kFirstMax, 0, kPagedKeys}>(),
+    forward_kernel<Sm90ForwardConfig{bf16, 64, 64, 4, 64, 4, kNoTurns, 0, kPagedKeys}>(),
+    forward_kernel<Sm90ForwardConfig{f16, 64, 64, 4, 64, 4, kNoTurns, 0, kPagedKeys}>(),
+    forward_kernel<Sm90ForwardConfig{bf16, 64, 64, 1, 128, 4, kPinWait | kFirstMax, 0, kSplitKeys | kPagedKeys}>(),
+    forward_kernel<Sm90ForwardConfig{bf16, 96, 96, 2, 128, 2, kNoTurns, 0, kTileList | kPagedKeys}>(),
     list_kernel<Sm90ForwardConfig{bf16, 0, 0, 2, 128, 0, 0, 0, 0}>(),
     combine_kernel<MergeConfig{bf16, 16}>(),
+    prepare_kernel<CachePrepareConfig{bf16}>(),
+    prepare_kernel<CachePrepareConfig{f16}>(),
     summary_kernel<MaskSummaryConfig{f32, 0}>(),
     summary_kernel<MaskSummaryConfig{f32, 1}>(),
     mask_list_kernel<Sm90ForwardConfig{bf16, 0, 0, 2, 64, 0, 0, 0, 0}>(),

@@ -10,6 +10,7 @@
 #include "problem/describe_cache.h"
 #include "tests/cpu/kv/cache_cases.h"
 #include "tests/cuda/fake_gpu/fake_gpu.h"
+#include "tests/cuda/kernel_emulator/forward_kernel.h"
 #include "tests/cuda/kernel_emulator/kv_kernel.h"
 #include "tests/properties/property.h"
 #include "tests/shared/counted_allocations.h"
@@ -87,6 +88,91 @@ TEST_F(FakeCache, RandomCallsEqualTheDefinition) {
     const CacheCase c = random_cache_case(test_seed(), index);
     CacheScene scene(c);
     ASSERT_EQ(run_scene(scene, workspace, index), "") << "case " << index << ": " << describe(c);
+  }
+}
+
+// Many queries: a call is up to four launches, and which kernel each of them runs is in its program.
+struct RunningForward {
+  uint64_t seed = 0;
+  int launches = 0;
+  std::string fault;
+} running_forward;
+
+void run_forward_kernel(const FakeLaunch& launch) {
+  ++running_forward.launches;
+  if (!running_forward.fault.empty()) return;
+  running_forward.fault = kernel_emulator::run_forward_kernel(launch.program, launch.params, grid_of(launch),
+                                                              static_cast<int>(launch.threads), launch.shared_bytes,
+                                                              ++running_forward.seed);
+}
+
+std::string run_prefill(CacheScene& scene, DeviceBuffer& workspace, uint64_t seed) {
+  const cuda::KvPlan plan = plan_of(scene);
+  if (!plan.forward) return "the plan has no forward kernels";
+  running_forward = {seed, 0, ""};
+  const size_t bytes = workspace_size(scene.attention, scene.cache);
+  if (bytes != plan.workspace.size) return "the workspace has another size than the plan says";
+  if (workspace.bytes() < bytes) workspace = DeviceBuffer(bytes);
+  flash_attention_with_cache(scene.attention, scene.cache,
+                             {.workspace = workspace.data(), .workspace_size = workspace.bytes()});
+  int launches = 0;
+  for (const cuda::Launch* launch : plan.launches()) launches += launch->grid_x != 0;
+  if (running_forward.fault.empty() && running_forward.launches != launches) return "another number of launches";
+  return running_forward.fault.empty() ? scene.fault() : running_forward.fault;
+}
+
+// The portable kernels serve these calls as any others.
+bool has_forward_kernels() {
+  return cuda::device(0).arch.wgmma && cuda::kernel_preference() == cuda::KernelPreference::best;
+}
+
+TEST_F(FakeCache, RandomCallsWithManyQueriesEqualTheDefinition) {
+  if (!has_forward_kernels()) GTEST_SKIP() << "only sm90 has forward kernels for a cache";
+  gpus.on_launch = run_forward_kernel;
+  DeviceBuffer workspace(16);
+  for (uint64_t index = 0; index < static_cast<uint64_t>(scaled(45)); ++index) {
+    const CacheCase c = random_prefill_case(test_seed(), index);
+    CacheScene scene(c);
+    ASSERT_EQ(run_prefill(scene, workspace, index), "") << "case " << index << ": " << describe(c);
+  }
+}
+
+// Keys that CTAs share, of a dense call and of a packed one; tiles from a list.
+TEST_F(FakeCache, ManyQueriesOverSplitKeysAndListedTilesEqualTheDefinition) {
+  if (!has_forward_kernels()) GTEST_SKIP() << "only sm90 has forward kernels for a cache";
+  gpus.on_launch = run_forward_kernel;
+  DeviceBuffer workspace(16);
+  for (const bool packed : {false, true}) {
+    CacheScene split({.group = 4,
+                      .packed_q = packed,
+                      .page_size = packed ? 0 : 48,
+                      .len_q = {68, 66},
+                      .rows = {1950, 0},
+                      .len_new = {50, 66},
+                      .room = 2000,
+                      .window_right = 0,
+                      .rotary = 32});
+    ASSERT_GT(plan_of(split).splits, 1);
+    const std::string text = explain(split.attention, split.cache);
+    for (const char* words :
+         {"many queries: ", "prepare_cache:", "sm90_forward:", " of the keys, for ", "combine_splits:"})
+      EXPECT_NE(text.find(words), std::string::npos) << words << " in " << text;
+    EXPECT_EQ(run_prefill(split, workspace, 3), "") << packed;
+    CacheCase c{.dim_qk = 96,
+                .dim_v = 96,
+                .heads_k = 4,
+                .group = 4,
+                .packed_q = packed,
+                .page_size = packed ? 16 : 0,
+                .room = 130};
+    c.window_right = 0, c.sink = true;
+    for (int32_t b = 0; b < 17; ++b) {
+      c.len_q.push_back(b == 3 || packed ? 65 + b % 3 : b * 5 % 12);
+      c.rows.push_back(b * 7 % 50), c.len_new.push_back(b * 11 % 70);
+    }
+    CacheScene listed(c);
+    ASSERT_NE(plan_of(listed).forward->list.grid_x, 0u);
+    EXPECT_EQ(run_prefill(listed, workspace, 4), "") << packed;
   }
 }
 
@@ -258,7 +344,8 @@ TEST_F(FakeCache, LargeTilesOfRowsAreMultipliedByWarpgroups) {
                 .window_right = 0,
                 .softcap = shape.options ? 20.0 : 0.0,
                 .alibi = shape.options};
-    if (shape.two_blocks) c.len_q = {33, 1, 70, 17, 50}, c.len_new = {33, 1, 70, 17, 50}, c.window_left = -1;
+    if (shape.two_blocks)
+      c.group = 5, c.len_q = {33, 1, 64, 17, 50}, c.len_new = {33, 1, 64, 17, 50}, c.window_left = -1;
     while (c.len_q.size() < 33) c.len_q.push_back(1), c.rows.push_back(3), c.len_new.push_back(1);
     CacheScene scene(c);
     const cuda::KvPlan plan = plan_of(scene);

@@ -46,6 +46,10 @@ std::vector<TypicalCache> caches() {
   for (const int64_t len_q : {16, 17, 33}) all.push_back({.batch = 16, .len_q = len_q});  // 64 rows and more
   all.push_back({.batch = 4, .len_q = 512, .room = 32768});
   all.push_back({.batch = 4, .len_q = 512, .room = 32768, .num_splits = 8});
+  for (const int64_t len_q : {64, 65, 512}) all.push_back({.len_q = len_q, .len_new = len_q});
+  all.push_back({.dtype = DType::f16, .dim_qk = 64, .dim_v = 64, .batch = 16, .len_q = 2048, .len_new = 2048});
+  all.push_back({.dim_qk = 256, .dim_v = 256, .options = kSoftcap, .batch = 4, .len_q = 300});
+  all.push_back({.batch = 4, .len_q = 512, .page_size = 64});
   for (const int64_t group : {16, 32, 128})
     all.push_back(
         {.dim_qk = 576, .dim_v = 512, .batch = 2, .heads_q = group, .heads_k = 1, .page_size = 64, .v_in_k = true});
@@ -108,7 +112,9 @@ std::string cache_lines(const TypicalCache& t, const Arch& arch) {
   return or_refusal([&] {
     const KvPlan plan = plan_kv(cache_of(t), arch, arch.usual_sms, KernelPreference::best);
     if (plan.launch.grid_x == 0) return std::string("  nothing to do\n");
-    return join(line(plan.launch), "  splits ", plan.splits, ", ", plan.base_splits, " of ", plan.min_tiles_per_split,
+    std::string text;
+    for (const Launch* l : plan.launches()) text += line(*l);
+    return join(text, "  splits ", plan.splits, ", ", plan.base_splits, " of ", plan.min_tiles_per_split,
                 " tiles at least, ", plan.short_splits, " short, ", plan.prefetched_splits, " with a known tile, ",
                 plan.row_tiles, " tiles of rows, workspace ", plan.workspace.size, "\n");
   });
