@@ -50,8 +50,13 @@ enum ForwardSchedule : int {
   kStoreBySmem = 4,  // O is stored with TMA from shared memory, overlapping with the next query tile
   kPrefetchQ = 8,    // Q of the next query tile is loaded while the current one is in use
   kTmaBias = 16,     // TMA loads tiles of the bias, which has the type of Q; otherwise consumers load elements
+  kOneKeyTile = 32,  // no sequence has more than tile_k keys, so that there is no mainloop
   kFixedMax = 64,    // softcap bounds the scores, so that the softmax needs no maximum; bf16
   kFirstMax = 128,   // the maximum of a row's first key tile serves the later ones, too: see FirstMaxSoftmax
+  // Times the number of other CTAs on the same SM, up to 7: while some wait for loads, products or stores of their
+  // tiles, others compute. Only with one consumer warpgroup.
+  kMoreCtas = 256,
+  kAllMoreCtas = 7 * kMoreCtas,
 };
 
 // Where the work items of the sm90 forward kernel come from.
@@ -134,16 +139,23 @@ struct BackwardConfig {
   int all_gradients;  // 1: the call wants dQ, dK and dV, so the kernel does not check for absent gradients
 };
 
+// What the main backward kernel of sm_90a does about dQ.
+enum DqMode : int {
+  kNoDq = 0,     // dQ is not wanted, or the dQ kernel computes it
+  kAddsDq = 1,   // every key tile adds to dq_accum; needs two consumer warpgroups or more
+  kStoresDq = 2  // stores dQ: all keys of a sequence are in one key tile
+};
+
 // Backward on sm_90a: consumer warpgroups with 64 keys each, and a producer warpgroup that also computes dQ, unless a
 // separate warpgroup does (has_loader).
 struct Sm90BackwardConfig {
   Element element;    // f16 or bf16
   int dim_qk, dim_v;  // padded: multiples of 32
   int tile_q;         // 64
-  int warpgroups;     // consumer warpgroups with different keys; 1: two share the keys, see split_dk_dv
+  int warpgroups;     // consumer warpgroups with different keys; see split_dk_dv
   int stages;         // Q and dO tiles in shared memory, at least 2
-  int dq;  // 1: adds dQ to dq_accum, needs two warpgroups or more; 0: dQ is not wanted, or the dQ kernel computes it
-  int options;  // OptionBits, exactly those of the call
+  int dq;             // DqMode
+  int options;        // OptionBits, exactly those of the call
 };
 
 // dQ alone on sm_90a: consumer warpgroups with 64 queries each, and a producer warpgroup.
@@ -158,10 +170,11 @@ struct Sm90DqConfig {
   int options;                   // OptionBits, exactly those of the call
 };
 
-// dBias on sm_90a: two consumer warpgroups with 64 queries each, and a producer warp.
+// dBias on sm_90a: consumer warpgroups with 64 queries each, and a producer warp.
 struct Sm90DbiasConfig {
   Element element;    // f16 or bf16
   int dim_qk, dim_v;  // padded: multiples of 32
+  int warpgroups;     // consumer warpgroups, 2, or 1 for sequences of up to 64 queries
   int tile_k;         // 64, or 128 where registers and shared memory suffice
   int stages;         // stages of one ring, in which Q and K alternate with dO and V
   int options;        // OptionBits, exactly those of the call
@@ -189,6 +202,7 @@ constexpr bool packs_heads(const Sm90ForwardConfig& c) { return (c.work & kPackH
 constexpr bool lists_tiles(const Sm90ForwardConfig& c) { return (c.work & kTileList) != 0; }
 constexpr bool has_paged_keys(const Sm90ForwardConfig& c) { return (c.work & kPagedKeys) != 0; }
 constexpr int tile_q_of(const Sm90ForwardConfig& c) { return kWarpgroupRows * c.warpgroups; }
+constexpr bool has_one_key_tile(const Sm90ForwardConfig& c) { return (c.schedule & kOneKeyTile) != 0; }
 // Whether the softmax keeps the maximum of the first key tile (kFirstMax). It may have to repeat a step, so the scores
 // stay in registers until the sums are known.
 constexpr bool uses_first_max(const Sm90ForwardConfig& c) { return (c.schedule & kFirstMax) != 0; }
@@ -203,21 +217,23 @@ constexpr bool halves_first_tile(const Sm90ForwardConfig& c) {
   return ends_with_full_tile(c) && c.tile_k == 2 * kWarpgroupRows;
 }
 constexpr int num_threads(const Sm90ForwardConfig& c) { return kWarpgroupThreads * (c.warpgroups + 1); }
+constexpr int ctas_per_sm(const Sm90ForwardConfig& c) { return 1 + (c.schedule & kAllMoreCtas) / kMoreCtas; }
 // An SM has 512 registers for each of 128 lanes. A launch divides them evenly; setmaxnreg then moves registers from the
-// producer to the consumers, unless there is one consumer warpgroup, which already has as many as an instruction can
+// producers to the consumers, unless an SM has one consumer warpgroup, which already has as many as an instruction can
 // address. The sanitizer warp of the producer needs more registers if it reads a mask tensor; such kernels have at most
 // three consumer warpgroups.
-constexpr bool moves_registers(const Sm90ForwardConfig& c) { return c.warpgroups > 1; }
+constexpr bool moves_registers(const Sm90ForwardConfig& c) { return c.warpgroups > 1 || ctas_per_sm(c) > 1; }
 constexpr bool sanitizes_by_mask(const Sm90ForwardConfig& c) {
   return c.warpgroups <= 3 && (c.options & kMaskTensor) != 0;
 }
+constexpr int producer_registers(const Sm90ForwardConfig& c) {
+  return sanitizes_by_mask(c) ? 56 : c.warpgroups > 2 || ctas_per_sm(c) > 2 ? 32 : 40;
+}
 constexpr int consumer_registers(const Sm90ForwardConfig& c) {
+  if (ctas_per_sm(c) > 1) return 2 * (256 / ctas_per_sm(c) / 8 * 8) - producer_registers(c);
   if (c.warpgroups <= 2) return sanitizes_by_mask(c) ? 224 : 232;
   if (c.warpgroups == 3) return sanitizes_by_mask(c) ? 152 : 160;
   return 112;
-}
-constexpr int producer_registers(const Sm90ForwardConfig& c) {
-  return sanitizes_by_mask(c) ? 56 : c.warpgroups > 2 ? 32 : 40;
 }
 // The layout of tile/swizzled.h.
 constexpr int kPanelColumns = 64, kPanelRowBytes = 128;
@@ -370,8 +386,13 @@ constexpr BackwardConfig portable_view(const Sm90BackwardConfig& c) {
 }
 constexpr int tile_k_of(const Sm90BackwardConfig& c) { return kWarpgroupRows * c.warpgroups; }
 // Whether two consumer warpgroups share 64 keys, one for dV and one for dK (sm90/backward/split_dk_dv.h). Such configs
-// have warpgroups == 1.
-constexpr bool split_dk_dv(const Sm90BackwardConfig& c) { return c.warpgroups == 1; }
+// have warpgroups == 1 and no dQ.
+constexpr bool split_dk_dv(const Sm90BackwardConfig& c) { return c.warpgroups == 1 && c.dq == kNoDq; }
+// CTAs with one consumer warpgroup share an SM: while one waits for its loads, products or stores, another computes.
+constexpr int ctas_per_sm(const Sm90BackwardConfig& c) {
+  if (c.warpgroups != 1 || c.dq == kNoDq) return 1;
+  return c.dim_qk == 32 && c.dim_v == 32 && c.options == 0 ? 3 : 2;
+}
 constexpr int consumer_warpgroups(const Sm90BackwardConfig& c) { return split_dk_dv(c) ? 2 : c.warpgroups; }
 // Options beyond ALiBi take registers of the consumers.
 constexpr bool takes_registers(int options) { return (options & ~kAlibi) != 0; }
@@ -385,15 +406,21 @@ constexpr int num_threads(const Sm90BackwardConfig& c) {
 }
 // setmaxnreg divides 504 registers among three warpgroups, or 512 among four. With dQ, limits of 208 and 144 make ptxas
 // overlay the registers of S and dP; with 8 more it allocates both separately and runs out. Options need still more;
-// the producer can spare them if it computes 32 columns of dQ at a time.
+// the producer can spare them if it computes 32 columns of dQ at a time. If it stores dQ it needs 72. Two CTAs per SM
+// have 256 registers for both of their warpgroups, three have 160.
 constexpr bool has_small_producer(const Sm90BackwardConfig& c) { return !split_dk_dv(c) && takes_registers(c.options); }
 constexpr int consumer_registers(const Sm90BackwardConfig& c) {
+  if (ctas_per_sm(c) == 3) return 112;
+  if (ctas_per_sm(c) == 2) return has_small_producer(c) ? 184 : 160;
+  if (c.dq == kStoresDq && has_small_producer(c)) return 216;
   if (c.warpgroups == 3) return has_small_producer(c) ? 152 : 144;
   if (!c.dq || has_small_producer(c)) return 224;
   return 208;
 }
 constexpr int producer_registers(const Sm90BackwardConfig& c) {
   if (has_loader(c)) return 32;
+  if (ctas_per_sm(c) > 1) return 2 * (256 / ctas_per_sm(c) / 8 * 8) - consumer_registers(c);
+  if (c.dq == kStoresDq && has_small_producer(c)) return 72;
   if (!c.dq || has_small_producer(c)) return 56;
   return c.warpgroups == 2 ? 88 : 80;
 }
@@ -401,7 +428,7 @@ constexpr int kDqRegisters = 64;  // registers of the dQ warpgroup in a kernel w
 // Columns of dQ in one product. Every product reads dS again, so fewer products are faster. 128 columns would need 96
 // registers.
 constexpr int dq_columns(const Sm90BackwardConfig& c) {
-  return has_small_producer(c) ? 32 : c.dim_qk == 96 ? 96 : kPanelColumns;
+  return has_small_producer(c) || c.dim_qk == 32 ? 32 : c.dim_qk == 96 ? 96 : kPanelColumns;
 }
 // dS buffers in shared memory. Without dQ one buffer holds P of tiles whose dV is accumulated with a select.
 constexpr int kDsStages = 2;
@@ -476,35 +503,39 @@ constexpr int shared_bytes(const Sm90DqConfig& c) {
          num_barriers(c) * 8 + listed_tile_bytes(c);
 }
 
-// A visit is a query tile of one head: its Q and K are loaded first, then its dO and V. The sums are those of 128
-// queries, or their total if all queries share a row of the bias.
-constexpr int kDbiasWarpgroups = 2, kDbiasTileQ = kDbiasWarpgroups * kWarpgroupRows;
+// A visit is a query tile of one head: its Q and K are loaded first, then its dO and V. The sums are those of the
+// tile's queries, or their total if all queries share a row of the bias.
+constexpr int tile_q_of(const Sm90DbiasConfig& c) { return kWarpgroupRows * c.warpgroups; }
+// CTAs with one consumer warpgroup share an SM.
+constexpr int ctas_per_sm(const Sm90DbiasConfig& c) { return c.warpgroups == 1 ? 2 : 1; }
 // Steps whose coordinates, row statistics and mask are in shared memory at the same time.
 constexpr int kDbiasSteps = 2;
 constexpr int kDbiasTasks = 3, kDbiasTaskBytes = 24;  // see DbiasTask
 // The config under which sm90/dq/scores.h computes P of 64 keys.
 constexpr Sm90DqConfig score_config(const Sm90DbiasConfig& c) {
-  return {c.element, c.dim_qk, c.dim_v, kDbiasWarpgroups, 64, 2, 1, 1, 0, c.options};
+  return {c.element, c.dim_qk, c.dim_v, c.warpgroups, 64, 2, 1, 1, 0, c.options};
 }
-constexpr int num_threads(const Sm90DbiasConfig&) { return kWarpgroupThreads * (kDbiasWarpgroups + 1); }
-constexpr int consumer_registers(const Sm90DbiasConfig& c) { return c.tile_k == 64 ? 216 : 224; }
+constexpr int num_threads(const Sm90DbiasConfig& c) { return kWarpgroupThreads * (c.warpgroups + 1); }
+constexpr int consumer_registers(const Sm90DbiasConfig& c) {
+  return c.warpgroups == 1 ? 184 : c.tile_k == 64 ? 216 : 224;
+}
 constexpr int producer_registers(const Sm90DbiasConfig& c) {
   return c.tile_k == 64 ? 72 : 56;
 }  // its only active thread finds all work
 constexpr int dbias_stage_bytes(const Sm90DbiasConfig& c) {
   const int widest = c.dim_qk > c.dim_v ? c.dim_qk : c.dim_v;
-  return swizzled_bytes(kDbiasTileQ, widest) + swizzled_bytes(c.tile_k, widest);
+  return swizzled_bytes(tile_q_of(c), widest) + swizzled_bytes(c.tile_k, widest);
 }
 // The tile of the bias is the same for all visits.
 constexpr int bias_tile_bytes(const Sm90DbiasConfig& c) { return swizzled_bytes(kWarpgroupRows, c.tile_k); }
 constexpr int mask_bytes(const Sm90DbiasConfig& c) {
-  return (c.options & kMaskTensor) != 0 ? kDbiasWarpgroups * kMaskBitsBytes : 0;
+  return (c.options & kMaskTensor) != 0 ? c.warpgroups * kMaskBitsBytes : 0;
 }
 constexpr int num_barriers(const Sm90DbiasConfig& c) { return 2 * (c.stages + kDbiasSteps + 1); }
 constexpr int shared_bytes(const Sm90DbiasConfig& c) {
   const int step =
-      mask_bytes(c) + kDbiasWarpgroups * (row_stats_stage_bytes(portable_view(score_config(c))) + kTileInfoBytes);
-  return c.stages * dbias_stage_bytes(c) + kDbiasWarpgroups * bias_tile_bytes(c) + kDbiasSteps * step +
+      mask_bytes(c) + c.warpgroups * (row_stats_stage_bytes(portable_view(score_config(c))) + kTileInfoBytes);
+  return c.stages * dbias_stage_bytes(c) + c.warpgroups * bias_tile_bytes(c) + kDbiasSteps * step +
          kDbiasTasks * kDbiasTaskBytes + num_barriers(c) * 8;
 }
 

@@ -24,8 +24,8 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 DATA = ROOT / "docs/data/h200_tune_options.csv"
 TABLES = ROOT / "src/cuda/families/sm90_measured_tables.h"
 OPTIONS = {"softcap": "kSoftcap", "alibi": "kAlibi", "bias": "kBias", "mask": "kMaskTensor", "dropout": "kDropout"}
-SCHEDULE = {1: "kPingPong", 2: "kPinWait", 4: "kStoreBySmem", 8: "kPrefetchQ", 16: "kTmaBias", 64: "kFixedMax",
-            128: "kFirstMax"}
+SCHEDULE = {1: "kPingPong", 2: "kPinWait", 4: "kStoreBySmem", 8: "kPrefetchQ", 16: "kTmaBias", 32: "kOneKeyTile",
+            64: "kFixedMax", 128: "kFirstMax", 256: "kMoreCtas", 512: "2 * kMoreCtas", 1024: "4 * kMoreCtas"}
 ROWS = 64  # rows of a consumer warpgroup
 LEAST_GAIN = 0.02  # share of the time that another config must save to replace the built-in one
 MOST_LOSS = 0.25  # a config that takes this much more time than the best is not worth a row

@@ -261,6 +261,28 @@ TEST(TunedPlans, take_a_legal_choice_for_their_kernel) {
 }
 
 // The tables that tools/tile_tables.py writes.
+// A kernel for one key tile computes nothing of a second one.
+TEST(TunedPlans, for_one_key_tile_serve_no_longer_sequences) {
+  const auto plan_of = [](int64_t length, const Choice& choice) {
+    return plan_forward(cuda::forward_of({.dim_qk = 64, .dim_v = 64, .batch = 64, .len_q = length, .len_k = length}),
+                        arch_named("sm_90a"), KernelPreference::best, &choice);
+  };
+  const auto schedule_of = [](const cuda::ForwardPlan& plan) {
+    return plan.launch.kernel.as<Sm90ForwardConfig>().schedule;
+  };
+  Choice choice{"sm90", 0, 64};
+  choice.warpgroups = 1, choice.stages = 2, choice.schedule = kPinWait | kPrefetchQ | kOneKeyTile | 2 * kMoreCtas;
+  EXPECT_TRUE(plan_of(64, choice).tuned);
+  EXPECT_EQ(plan_of(64, choice).launch.ctas_per_sm, 3);
+  EXPECT_FALSE(plan_of(65, choice).tuned);
+  choice.schedule ^= kOneKeyTile | kFirstMax;
+  EXPECT_TRUE(plan_of(65, choice).tuned);
+  EXPECT_EQ(schedule_of(plan_of(65, choice)), choice.schedule);
+  EXPECT_TRUE(has_one_key_tile(plan_of(64, choice).launch.kernel.as<Sm90ForwardConfig>()));
+  choice.warpgroups = 2;
+  EXPECT_FALSE(plan_of(64, choice).tuned) << "one warpgroup per CTA";
+}
+
 TEST(MeasuredTiles, serve_the_calls_that_were_measured) {
   const cuda::Arch hopper = arch_named("sm_90a");
   const auto config_of = [&](const cuda::Typical& t, const Choice* choice = nullptr) {

@@ -2,10 +2,10 @@
 // the portable kernels that prepare the workspace and convert dQ. It is persistent: a CTA takes a key tile from an
 // atomic counter and visits the tiles of 64 queries that see it. Warpgroups have roles:
 //
-//   consumers (2 or 3)  64 keys each: S^T = K Q^T, dP^T = V dO^T, dV += P^T dO, dK += dS^T Q    (sm90/backward/dk_dv_consumer.h)
+//   consumers (1 to 3)  64 keys each: S^T = K Q^T, dP^T = V dO^T, dV += P^T dO, dK += dS^T Q    (sm90/backward/dk_dv_consumer.h)
 //                       or two on the same 64 keys, one for dV and one for dK, without dQ       (sm90/backward/split_dk_dv.h)
-//   producer (the last) TMA loads of K, V, Q, dO and row statistics; dQ += dS K in global memory
-//                       (sm90/backward/producer.h)
+//   producer (the last) TMA loads of K, V, Q, dO and row statistics; dQ += dS K in global memory, or with one key tile
+//                       dQ = dS K (sm90/backward/producer.h)
 //   or two of them      one for dQ (sm90/backward/dq_adder.h), one that loads and claims tasks (sm90/backward/loader.h)
 //
 //   registers of a consumer thread:  dK dim_qk / 2, dV dim_v / 2, S or dP or dS 32, 16-bit P or dS 16
@@ -13,6 +13,8 @@
 //
 //                        D      keys   stages   shared    registers   dK + dV + S + P
 //                        64     192    4        187 KiB   144         32 + 32 + 32 + 16
+//                        64     64     4        107 KiB   160         the same; two CTAs per SM
+//                        32     64     2        74 KiB    112         16 + 16 + 32 + 16; three CTAs per SM
 //                        128    128    4        227 KiB   208         64 + 64 + 32 + 16; 64 for dQ, 32 for loads
 //   with options         128    128    3        226 KiB   224         the same
 //   without dQ           64     192    4        139 KiB   144         the same

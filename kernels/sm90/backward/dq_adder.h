@@ -80,11 +80,13 @@ struct DqAdder {
     for (int iteration = 0; iteration < count; ++iteration) {
       converge();
       const int64 tile = tiles_before + member * tiles_of_head + tiles.tile(step);
-      Panel::add_all(p.backward, pipeline, tile, iteration, count, pipeline.k().address,
-                     [select](Panel& dq, auto ds, auto k) {
-                       if (select) multiply_selected(dq, ds, k);
-                       else dq.multiply(ds, k);
-                     });
+      Panel::for_all(
+          pipeline, iteration, count, pipeline.k().address,
+          [select](Panel& dq, auto ds, auto k) {
+            if (select) multiply_selected(dq, ds, k);
+            else dq.multiply(ds, k);
+          },
+          [&](const Panel& dq, int column) { dq.add_to_accum(p.backward, tile, column); });
       if (++step == steps) step = 0, ++member;
     }
   }

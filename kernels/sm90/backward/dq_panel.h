@@ -1,5 +1,5 @@
 // A panel of columns of dQ of a query tile: multiplies the consumers' dS by K, adds the product to dq_accum in global
-// memory, and releases the dS buffer. The producer uses it, or a separate warpgroup for dQ.
+// memory or stores it, and releases the dS buffer. The producer uses it, or a separate warpgroup for dQ.
 #pragma once
 
 #include "sm90/backward/pipeline.h"
@@ -53,10 +53,11 @@ struct DqPanel {
     for (int buffer = 0; buffer < min(kDsStages, count); ++buffer) release_ds(buffer);
   }
 
-  // Adds all columns of the query tile of iteration `iteration` of `count`. compute(panel, dS, K) computes one panel.
-  template <class Compute>
-  static __device__ __forceinline__ void add_all(const BackwardParams& p, const Pipeline& pipeline, int64 tile,
-                                                 int iteration, int count, unsigned keys, Compute compute) {
+  // Computes all columns of the query tile of iteration `iteration` of `count`. compute(panel, dS, K) computes one
+  // panel, write(panel, first column) adds it to the sums or stores it.
+  template <class Compute, class Write>
+  static __device__ __forceinline__ void for_all(const Pipeline& pipeline, int iteration, int count, unsigned keys,
+                                                 Compute compute, Write write) {
     const int buffer = uniform(iteration % kDsStages);
     wait_for_ds(buffer);
 #pragma unroll 1
@@ -65,7 +66,7 @@ struct DqPanel {
       compute(dq, pipeline.ds_tile(buffer), keys_of(keys, column));
       // The consumers wait for this before they overwrite the dS buffer. The last two buffers are not reused.
       if (column + kColumns >= C.dim_qk && iteration + kDsStages < count) release_ds(buffer);
-      dq.add_to_accum(p, tile, column);
+      write(dq, column);
     }
   }
 };

@@ -1,5 +1,6 @@
 // Producer warpgroup of the backward kernel. It issues the TMA loads and, if the config has dq, computes dQ as well: it
-// multiplies the consumers' dS by K and adds the product to dq_accum in global memory.
+// multiplies the consumers' dS by K and adds the product to dq_accum in global memory or, if there is one key tile,
+// stores it.
 #pragma once
 
 #include "ptx/grid.h"
@@ -7,7 +8,9 @@
 #include "sm90/backward/dq_panel.h"
 #include "sm90/backward/options.h"
 #include "sm90/backward/pipeline.h"
+#include "sm90/lane_coord.h"
 #include "sm90/ring.h"
+#include "sm90/store.h"
 #include "sm90/tma_load.h"
 #include "tile/finite.h"
 
@@ -225,22 +228,37 @@ struct BackwardProducer {
   }
   // Processes the query tiles that see these keys.
   __device__ __forceinline__ void mainloop() {
-    if constexpr (C.dq) accumulate_dq(uniform(keys_for_dq().address));
+    if constexpr (C.dq) compute_dq(uniform(keys_for_dq().address));
     else load_remaining_queries();
   }
   __device__ __forceinline__ void load_remaining_queries() {
 #pragma unroll 1
     for (int iteration = kLoadsAhead; iteration < count; ++iteration) load_next_queries();
   }
-  __device__ __forceinline__ void accumulate_dq(unsigned keys) {
+  // Stores columns of dQ that no other key tile adds to.
+  __device__ __forceinline__ void store_dq(const Panel& dq, const Visit& visit, int tile, int column) const {
+    using Factor = GradientFactor<C.options>;
+    const LaneCoord lane = lane_coord_in_warpgroup();
+    const float scale = Factor::of_scale(static_cast<float>(a.scale));
+    const int row = tile * C.tile_q + lane.row;
+    const RowStore<E, Panel::kColumns / 8, Factor::kMayBeZero> store{
+        dq.sums, {scale, scale}, {row < a.len_q, row + 8 < a.len_q}, lane.column / 2, a.dim_qk - column};
+    store.to_global(p.backward.dq, offset_of(p.backward.dq, b, first_head + visit.member, row) + column);
+  }
+  __device__ __forceinline__ void compute_dq(unsigned keys) {
     Visit visit;
     Panel::release_all_ds(count);
 #pragma unroll 1
     for (int iteration = 0; iteration < count; ++iteration, visit.next(steps)) {
       if (iteration + kLoadsAhead < count) load_next_queries();
       converge();
-      Panel::add_all(p.backward, pipeline, query_tile(visit.member, tile_for_dq(visit)), iteration, count,
-                     uniform(keys), [](Panel& dq, auto ds, auto k) { dq.multiply(ds, k); });
+      const int tile = tile_for_dq(visit);
+      Panel::for_all(
+          pipeline, iteration, count, uniform(keys), [](Panel& dq, auto ds, auto k) { dq.multiply(ds, k); },
+          [&](const Panel& dq, int column) {
+            if constexpr (C.dq == kStoresDq) store_dq(dq, visit, tile, column);
+            else dq.add_to_accum(p.backward, query_tile(visit.member, tile), column);
+          });
     }
   }
 

@@ -140,8 +140,8 @@ struct DbiasConsumer {
                                       a.len_k - task.key};
     rows.to_global(w.dbias, offset_of(w.dbias, task.b, task.h, lane_row) + task.key);
   }
-  static constexpr int kThreads = kDbiasWarpgroups * kWarpgroupThreads, kWarps = kThreads / 32;
-  static constexpr int kTaskSums = kDbiasTileQ * C.tile_k;  // floats in the workspace
+  static constexpr int kThreads = C.warpgroups * kWarpgroupThreads, kWarps = kThreads / 32;
+  static constexpr int kTaskSums = tile_q_of(C) * C.tile_k;  // floats in the workspace
 
   static __device__ __forceinline__ int consumer_thread() { return new_thread_id() - kWarpgroupThreads; }
 

@@ -7,7 +7,7 @@
 //
 //   producer warp         TMA loads of Q and K, then dO and V, of one (batch, head) after the other; bias, mask and row
 //                         statistics (sm90/dbias/producer.h)
-//   consumer warpgroups   two, with 64 queries each: S = Q K^T, dP = dO V^T, sums += P (dP - delta)
+//   consumer warpgroups   two, or one if sequences are short, with 64 queries each: S = Q K^T, dP = dO V^T, sums += P (dP - delta)
 //                         (sm90/dbias/consumer.h)
 //
 //   registers of a consumer thread   S, dP and the sums tile_k / 2 each

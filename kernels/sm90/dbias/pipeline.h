@@ -54,10 +54,10 @@ struct DbiasPipeline {
   static constexpr int kStatsBytes = row_stats_bytes(kPortable), kStatsStageBytes = row_stats_stage_bytes(kPortable);
 
   static constexpr int kBiases = C.stages * dbias_stage_bytes(C);
-  static constexpr int kMasks = kBiases + kDbiasWarpgroups * bias_tile_bytes(C);
+  static constexpr int kMasks = kBiases + C.warpgroups * bias_tile_bytes(C);
   static constexpr int kStats = kMasks + kDbiasSteps * mask_bytes(C);
-  static constexpr int kStepBegin = kStats + kDbiasSteps * kDbiasWarpgroups * kStatsStageBytes;
-  static constexpr int kTaskBegin = kStepBegin + kDbiasSteps * kDbiasWarpgroups * kTileInfoBytes;
+  static constexpr int kStepBegin = kStats + kDbiasSteps * C.warpgroups * kStatsStageBytes;
+  static constexpr int kTaskBegin = kStepBegin + kDbiasSteps * C.warpgroups * kTileInfoBytes;
   static constexpr int kBarriers = kTaskBegin + kDbiasTasks * kDbiasTaskBytes;
   static_assert(kStatsBytes + int{sizeof(StepInfo)} <= kStatsStageBytes && kStats % kTmaAlignment == 0);
   static_assert(kBarriers + 8 * num_barriers(C) == shared_bytes(C));
@@ -74,7 +74,7 @@ struct DbiasPipeline {
   }
   template <int kDim>
   __device__ KeysOf<kDim> keys(int stage) const {
-    return {memory + stage * dbias_stage_bytes(C) + kDbiasWarpgroups * RowsOf<kDim>::kBytes};
+    return {memory + stage * dbias_stage_bytes(C) + C.warpgroups * RowsOf<kDim>::kBytes};
   }
   __device__ BiasTile bias(int group, int half) const {
     return {memory + kBiases + group * bias_tile_bytes(C) + half * BiasTile::kBytes};
@@ -87,7 +87,7 @@ struct DbiasPipeline {
     return {mask_box(step, group), key, key, has_rows};
   }
   __device__ unsigned stats_address(int step, int group) const {
-    return memory + kStats + (step * kDbiasWarpgroups + group) * kStatsStageBytes;
+    return memory + kStats + (step * C.warpgroups + group) * kStatsStageBytes;
   }
   __device__ const float* stats(int step, int group) const {
     return static_cast<const float*>(__cvta_shared_to_generic(stats_address(step, group)));
@@ -98,7 +98,7 @@ struct DbiasPipeline {
   }
   __device__ DbiasStep& step(int step, int group) const {
     return *static_cast<DbiasStep*>(
-        __cvta_shared_to_generic(memory + kStepBegin + (step * kDbiasWarpgroups + group) * kTileInfoBytes));
+        __cvta_shared_to_generic(memory + kStepBegin + (step * C.warpgroups + group) * kTileInfoBytes));
   }
   __device__ DbiasTask& task(unsigned slot) const {
     return static_cast<DbiasTask*>(__cvta_shared_to_generic(memory + kTaskBegin))[slot];
@@ -113,7 +113,7 @@ struct DbiasPipeline {
 
   // Called by one thread before the CTA synchronises.
   __device__ void init() const {
-    constexpr unsigned kWarps = kDbiasWarpgroups * kWarpgroupThreads / 32;
+    constexpr unsigned kWarps = C.warpgroups * kWarpgroupThreads / 32;
     for (int n = 0; n < C.stages; ++n) mbarrier_init(full(n), 1), mbarrier_init(empty(n), kWarps);
     for (int n = 0; n < kDbiasSteps; ++n) mbarrier_init(step_full(n), 1), mbarrier_init(step_empty(n), kWarps);
     mbarrier_init(bias_full(), 1), mbarrier_init(bias_empty(), kWarps);

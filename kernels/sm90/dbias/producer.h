@@ -35,9 +35,9 @@ struct DbiasProducer {
     const unsigned full = pipeline.full(stage);
     mbarrier_wait(pipeline.empty(stage), stages.phase ^ 1);
     mbarrier_arrive_expect_tx(
-        full, kDbiasWarpgroups * Pipeline::template RowsOf<kDim>::kBytes + Pipeline::template KeysOf<kDim>::kBytes);
+        full, C.warpgroups * Pipeline::template RowsOf<kDim>::kBytes + Pipeline::template KeysOf<kDim>::kBytes);
 #pragma unroll
-    for (int group = 0; group < kDbiasWarpgroups; ++group)
+    for (int group = 0; group < C.warpgroups; ++group)
       tma_load_panels(pipeline.template rows<kDim>(stage, group), rows_map, rows, full,
                       info.q_begin + info.q_first + group * kWarpgroupRows, info.h, info.b);
     const auto to = pipeline.template keys<kDim>(stage);
@@ -56,7 +56,7 @@ struct DbiasProducer {
   __device__ __forceinline__ void write_step(DbiasStepKind kind, const Sequence& s, int b, int h, int q_first) {
     mbarrier_wait(pipeline.step_empty(steps.stage), steps.phase ^ 1);
 #pragma unroll 1
-    for (int group = 0; group < kDbiasWarpgroups; ++group) {
+    for (int group = 0; group < C.warpgroups; ++group) {
       DbiasStep& step = pipeline.step(steps.stage, group);
       TileInfo& info = step.info;
       step.kind = kind, step.number = task.number;
@@ -81,15 +81,15 @@ struct DbiasProducer {
     const unsigned full = pipeline.step_full(step);
     unsigned bytes = 0;
 #pragma unroll 1
-    for (int group = 0; group < kDbiasWarpgroups; ++group) {
+    for (int group = 0; group < C.warpgroups; ++group) {
       const TileInfo& info = pipeline.step(step, group).info;
       if (info.q_first < info.len_q) bytes += Pipeline::kStatsBytes;
     }
     if constexpr ((C.options & kMaskTensor) != 0)
-      bytes += kDbiasWarpgroups * (a.summary.rows > 1 ? kMaskBitsBytes : kMaskBoxBytes);
+      bytes += C.warpgroups * (a.summary.rows > 1 ? kMaskBitsBytes : kMaskBoxBytes);
     mbarrier_arrive_expect_tx(full, bytes);
 #pragma unroll 1
-    for (int group = 0; group < kDbiasWarpgroups; ++group) {
+    for (int group = 0; group < C.warpgroups; ++group) {
       const TileInfo& info = pipeline.step(step, group).info;
       if (info.q_first < info.len_q)
         tma_load_row_stats(pipeline.stats_address(step, group), p.row_stats, full,
@@ -104,9 +104,9 @@ struct DbiasProducer {
     const unsigned full = pipeline.bias_full();
     mbarrier_wait(pipeline.bias_empty(), bias_phase ^ 1);
     bias_phase ^= 1;
-    mbarrier_arrive_expect_tx(full, box_bytes(a.bias, kDbiasWarpgroups * bias_tile_bytes(C)));
+    mbarrier_arrive_expect_tx(full, box_bytes(a.bias, C.warpgroups * bias_tile_bytes(C)));
 #pragma unroll
-    for (int group = 0; group < kDbiasWarpgroups; ++group)
+    for (int group = 0; group < C.warpgroups; ++group)
 #pragma unroll
       for (int half = 0; half < Pipeline::kHalves; ++half)
         tma_load_bias(pipeline.bias(group, half), p.bias, a.bias, full, task.key + half * 64,
@@ -119,7 +119,7 @@ struct DbiasProducer {
     write_step(first ? DbiasStepKind::new_task : DbiasStepKind::visit, s, b, h, q_first);
     if constexpr ((C.options & (kAlibi | kDropout)) != 0)
 #pragma unroll
-      for (int group = 0; group < kDbiasWarpgroups; ++group) {
+      for (int group = 0; group < C.warpgroups; ++group) {
         StepInfo& info = pipeline.head_info(steps.stage, group);
         if constexpr ((C.options & kAlibi) != 0) info.slope = slope_log2(a, b, h);
         if constexpr ((C.options & kDropout) != 0) info.stream = stream_of(a, b, h);
@@ -154,13 +154,13 @@ struct DbiasProducer {
       const Sequence s = sequence_of(a, b);
       const Range seen = queries_of_any(a, s, {task.key, min(int64{task.key} + C.tile_k, int64{s.len_k})});
       if (seen.empty()) continue;
-      int q_first = static_cast<int>(seen.begin) / kDbiasTileQ * kDbiasTileQ, q_end = static_cast<int>(seen.end);
+      int q_first = static_cast<int>(seen.begin) / tile_q_of(C) * tile_q_of(C), q_end = static_cast<int>(seen.end);
       if (!one_row()) {
         if (task.row < q_first || task.row >= q_end) continue;
         q_first = task.row, q_end = task.row + 1;
       }
 #pragma unroll 1
-      for (; q_first < q_end; q_first += kDbiasTileQ, first = false) visit(b, h, q_first, first);
+      for (; q_first < q_end; q_first += tile_q_of(C), first = false) visit(b, h, q_first, first);
     }
     if (first) store(DbiasStepKind::zeros);
   }
@@ -170,12 +170,12 @@ struct DbiasProducer {
     prefetch(p.q), prefetch(p.dq_k), prefetch(p.dout), prefetch(p.dq_v), prefetch(p.bias);
     // The family rejects 2^31 tasks and more.
     const int tiles_k = static_cast<int>(tiles_in(a.len_k, C.tile_k)),
-              tiles_q = static_cast<int>(tiles_in(w.bias_len_q, kDbiasTileQ));
+              tiles_q = static_cast<int>(tiles_in(w.bias_len_q, tile_q_of(C)));
     const int count = tiles_k * tiles_q * w.bias_heads * w.bias_batch * w.dbias_parts;
 #pragma unroll 1
     for (int n; (n = static_cast<int>(atomicAdd(w.ticket + 1, 1ull))) < count;) {
       const int tile = n / w.dbias_parts, row = tile / tiles_k, head = row / tiles_q, b = head / w.bias_heads;
-      task = {b, head - b * w.bias_heads, (row - head * tiles_q) * kDbiasTileQ, (tile - row * tiles_k) * C.tile_k, n,
+      task = {b, head - b * w.bias_heads, (row - head * tiles_q) * tile_q_of(C), (tile - row * tiles_k) * C.tile_k, n,
               0};
       visit_all();
     }

@@ -499,7 +499,8 @@ struct Consumer {
     if (tiles.half) prologue<kFewKeys>(info, tiles, options, softmax, probs);
     else prologue<C.tile_k>(info, tiles, options, softmax, probs);
     Output o = {};
-    if constexpr (kReadsMask) masked_mainloop(info, tiles, options, softmax, o, probs);
+    if constexpr (has_one_key_tile(C)) wait_values(), issue_output(o, probs);
+    else if constexpr (kReadsMask) masked_mainloop(info, tiles, options, softmax, o, probs);
     else mainloop(info, tiles, options, softmax, o, probs);
     float o_scale[2];
     if constexpr (splits_keys(C)) finish_softmax(softmax);

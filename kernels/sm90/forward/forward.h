@@ -14,6 +14,8 @@
 //                        D    tile      stages   shared    O + S + P of the register limit
 //                        64   256 x 64    4      161 KiB    32 + 32 + 32 of 112, with kFirstMax
 //                        64   192 x 96    4      169 KiB    32 + 48 + 48 of 160, the same, with softcap or ALiBi
+//                        64    64 x 64    2       48 KiB    32 + 32 + 16 of 96; one key tile, four CTAs per SM
+//                        64    64 x 64    3       64 KiB    32 + 32 + 32 of 128, with kFirstMax; three CTAs per SM
 //                        128  192 x 64    2      209 KiB    64 + 32 + 32 of 160, with kFirstMax
 //                        128  128 x 128   2      225 KiB    64 + 64 + 64 of 232, the same; less padding
 //                        128  64 x 128    3      208 KiB    64 + 64 + 32 of 255; small grids

@@ -21,7 +21,7 @@ constexpr KernelType kMain{.name = "sm90_backward",
                            .header = "sm90/backward/backward.h",
                            .config = "Sm90BackwardConfig",
                            .params = "Sm90BackwardParams",
-                           .bounds = "num_threads(C), 1",
+                           .bounds = "num_threads(C), ctas_per_sm(C)",
                            .config_ints = kInts<Sm90BackwardConfig>,
                            .takes_tensor_maps = true};
 constexpr KernelType kDq{.name = "sm90_dq",
@@ -51,7 +51,7 @@ constexpr KernelType kDbias{.name = "sm90_dbias",
                             .header = "sm90/dbias/dbias.h",
                             .config = "Sm90DbiasConfig",
                             .params = "Sm90BackwardParams",
-                            .bounds = "num_threads(C), 1",
+                            .bounds = "num_threads(C), ctas_per_sm(C)",
                             .config_ints = kInts<Sm90DbiasConfig>,
                             .takes_tensor_maps = true};
 constexpr const KernelType* kKernels[] = {&kMain, &kDq, &kDbias, &kMaskLists, &kDqMaskLists};
@@ -59,6 +59,7 @@ constexpr const KernelType* kKernels[] = {&kMain, &kDq, &kDbias, &kMaskLists, &k
 constexpr int kTileQ = 64;
 constexpr int kKeyRows = 64;  // keys of a TMA box, for dQ and dBias
 constexpr int64_t kLargestWithTiles = 192;
+constexpr int kHalfPanel = kPanelColumns / 2;
 constexpr double kMinSoftcap = 1e-10;  // times BackwardOptions::hidden_value it is still large
 
 const char* why_not(const BackwardProblem& p, const PlanTarget&) {
@@ -152,16 +153,31 @@ bool separates_dq(const BackwardProblem& p, int widest, int tile_k, Reproducible
   return needs_order || (causal && widest > 64 && p.len_k <= kShortCausal);
 }
 
+// Whether every query sees a key, as far as the host knows.
+bool all_queries_see_keys(const BackwardProblem& p) {
+  if (p.packed() || p.used_q || p.used_k || p.has_mask()) return false;
+  const int64_t shift = p.top_left ? 0 : p.len_k - p.len_q;
+  return shift + p.window_right >= 0 && p.len_q - 1 + shift - p.window_left < p.len_k;
+}
+
+// Whether the main kernel can store dQ: if one key tile has all keys of a sequence, and every query tile sees it. Up to
+// 64 columns are stored by a producer that computes dQ. Beside three warpgroups with options it lacks registers.
+bool can_store_dq(const BackwardProblem& p, const Sm90BackwardConfig& c) {
+  return std::max(c.dim_qk, c.dim_v) <= kPanelColumns && p.len_k <= tile_k_of(c) && all_queries_see_keys(p) &&
+         !(c.warpgroups == 3 && takes_registers(c.options));
+}
+
 Limits main_limits(const Sm90BackwardConfig& c, const Arch& arch) {
   if (c.tile_q != kWarpgroupRows || c.warpgroups < 1 || c.warpgroups > 3 || c.stages < 2 || c.stages > 8 ||
-      (split_dk_dv(c) && c.dq))
+      c.dq < kNoDq || c.dq > kStoresDq || (c.warpgroups == 1 && c.dq == kAddsDq) ||
+      (c.dq == kStoresDq && std::max(c.dim_qk, c.dim_v) > kPanelColumns))
     return kNoShape;
   // A warpgroup keeps dK and dV of 64 keys, or one of the two, and S and dP, which P and dS replace.
   const int columns = split_dk_dv(c) ? std::max(c.dim_qk, c.dim_v) : c.dim_qk + c.dim_v;
   const int registers = sum_registers(Element::f32, kWarpgroupRows, columns, kWarpgroupThreads) +
                         sum_registers(Element::f32, kWarpgroupRows, 2 * c.tile_q, kWarpgroupThreads) +
                         kOtherRegisters / 2;
-  return limits_with(arch.wgmma, shared_bytes(c), 1, arch, registers, consumer_registers(c));
+  return limits_with(arch.wgmma, shared_bytes(c), ctas_per_sm(c), arch, registers, consumer_registers(c));
 }
 
 // The registers of the dQ kernel hold scores, dP, and dS of half their size.
@@ -189,11 +205,14 @@ Sm90DqConfig dq_config(Element element, int dim_qk, int dim_v, int options, cons
 }
 
 // With 128 keys, half as many rows of Q and dO are read per pair. But S, dP and the sums of dS then take 192 registers,
-// which leaves too few for other options.
-Sm90DbiasConfig dbias_config(Element element, int dim_qk, int dim_v, int options, const Arch& arch) {
-  const bool wide = std::max(dim_qk, dim_v) > 128;
-  Sm90DbiasConfig c{element, dim_qk, dim_v, (options & ~kScaleFirst) == kBias && !wide ? 128 : 64, 4, options};
-  while (shared_bytes(c) > arch.shared_per_block) --c.stages;
+// which leaves too few for other options. Of short sequences one warpgroup has all queries, and two CTAs share an SM.
+Sm90DbiasConfig dbias_config(const BackwardProblem& p, Element element, int options, const Arch& arch) {
+  constexpr int64_t kShortQueries = kWarpgroupRows, kShortKeys = 128;
+  const int dim_qk = panel_dim(p.dim_qk), dim_v = panel_dim(p.dim_v), widest = std::max(dim_qk, dim_v);
+  const bool is_short = p.len_q <= kShortQueries && p.len_k <= kShortKeys && widest <= kPanelColumns;
+  const bool is_large = !is_short && (options & ~kScaleFirst) == kBias && widest <= 128;
+  Sm90DbiasConfig c{element, dim_qk, dim_v, is_short ? 1 : 2, is_large ? 128 : 64, 4, options};
+  while (ctas_per_sm(c) * shared_bytes(c) > arch.shared_per_block) --c.stages;
   return c;
 }
 
@@ -215,9 +234,23 @@ bool apply_choice(const BackwardProblem& p, const PlanTarget& target, Sm90Backwa
   Sm90BackwardConfig wanted = c;
   if (!apply_tuned(kTunable, target.choice, target.arch, wanted)) return false;
   if (!p.dq || !(p.dk || p.dv)) wanted.dq = c.dq;
+  else if (wanted.dq != kNoDq) wanted.dq = can_store_dq(p, wanted) ? kStoresDq : kAddsDq;
   if (!is_legal(main_limits(wanted, target.arch))) return false;
   c = wanted;
   return true;
+}
+
+// The number of consumer warpgroups of 64 columns whose key tiles take the least time. Keys beyond the sequence take as
+// long as others. A third warpgroup computes while the others wait (docs/lab/sm90_backward.md); of CTAs with one
+// warpgroup, two share an SM. Options that change P leave no registers for three.
+int warpgroups_of_64_columns(const BackwardProblem& p, int options) {
+  constexpr double kTimeOfTwo = 1.28;  // per key, of that of three
+  const auto keys = [&](int warpgroups) {
+    const int tile_k = kWarpgroupRows * warpgroups;
+    return static_cast<double>(tiles_in(p.len_k, tile_k) * tile_k);
+  };
+  const bool has_two = (options & (kSoftcap | kDropout)) != 0 || kTimeOfTwo * keys(2) < keys(3);
+  return has_two ? 2 : 3;
 }
 
 struct Configs {
@@ -225,6 +258,15 @@ struct Configs {
   std::optional<Sm90DqConfig> dq;  // the separate dQ kernel
   bool tuned;
 };
+
+// The config for sequences of up to 64 keys instead of one with more warpgroups, most of which would have no keys.
+Sm90BackwardConfig with_one_warpgroup(const BackwardProblem& p, const Sm90BackwardConfig& c, const Arch& arch) {
+  Sm90BackwardConfig one = c;
+  one.warpgroups = 1, one.stages = 4;
+  if (std::max(p.dim_qk, p.dim_v) <= kHalfPanel) one.dim_qk = one.dim_v = kHalfPanel;
+  while (one.stages > 2 && main_limits(one, arch).fault == Fault::crowded) --one.stages;
+  return can_store_dq(p, one) && main_limits(one, arch).fault == Fault::none ? one : c;
+}
 
 Configs configs_for(const BackwardProblem& p, const PlanTarget& target) {
   const Element element = element_of(p.dtype);
@@ -234,12 +276,10 @@ Configs configs_for(const BackwardProblem& p, const PlanTarget& target) {
   const int options = options_of(p);
   const bool narrow = dim_qk == 64 && dim_v == 64, wide = dim_qk > 128 || dim_v > 128;
   const MeasuredBackward* measured = measured_config(dim_qk, dim_v, options);
-  const int warpgroups = measured                                           ? measured->warpgroups
-                         : narrow && (options & (kSoftcap | kDropout)) == 0 ? 3
-                         : wide                                             ? 1
-                                                                            : 2;
+  const int warpgroups = measured ? measured->warpgroups : narrow ? warpgroups_of_64_columns(p, options) : wide ? 1 : 2;
   const auto config = [&](bool adds) {
-    Sm90BackwardConfig c{element, dim_qk, dim_v, kTileQ, warpgroups, 4, adds, options};
+    Sm90BackwardConfig c{element, dim_qk, dim_v, kTileQ, warpgroups, 4, adds ? kAddsDq : kNoDq, options};
+    if (adds && can_store_dq(p, c)) c.dq = kStoresDq;
     if (measured && adds == (measured->adds_dq != 0)) c.stages = measured->stages;
     else if (wide) c.stages = 2;
     else if (adds && !narrow && !has_loader(c)) c.stages = 3;
@@ -251,6 +291,7 @@ Configs configs_for(const BackwardProblem& p, const PlanTarget& target) {
                         (p.dq && measured && measured->adds_dq == 0) ||
                         (p.dq && !wide && shared_bytes(config(true)) > target.arch.shared_per_block);
   Configs configs{config(p.dq && !separate), {}, false};
+  if (configs.main.dq == kStoresDq && !measured) configs.main = with_one_warpgroup(p, configs.main, target.arch);
   configs.tuned = apply_choice(p, target, configs.main);
   if (p.dq && !configs.main.dq) configs.dq = dq_config(element, dim_qk, dim_v, options, target.arch);
   return configs;
@@ -266,17 +307,18 @@ struct DbiasTasks {
 // The tasks of the dBias kernel, or nothing if the portable kernel must compute dBias. That kernel counts tiles if no
 // other kernel runs.
 std::optional<DbiasTasks> dbias_tasks(const BackwardProblem& p, const Sm90BackwardConfig& c, const Arch& arch) {
-  constexpr int64_t kTasks = 264, kTooMany = int64_t{1} << 31;  // two per SM of the largest boards
+  constexpr int64_t kTooMany = int64_t{1} << 31;
   if (!p.dbias) return std::nullopt;
-  const Sm90DbiasConfig config = dbias_config(c.element, c.dim_qk, c.dim_v, c.options, arch);
-  const int64_t tiles = (Checked(p.bias_batch) * p.bias_heads * tiles_in(p.bias_len_q, kDbiasTileQ) *
+  const Sm90DbiasConfig config = dbias_config(p, c.element, c.options, arch);
+  const int64_t wanted = 2 * kSms * ctas_per_sm(config);
+  const int64_t tiles = (Checked(p.bias_batch) * p.bias_heads * tiles_in(p.bias_len_q, tile_q_of(config)) *
                          tiles_in(p.bias_len_k, config.tile_k))
                             .at_most(kTooMany);
   if (tiles == kTooMany) return std::nullopt;
   const int64_t shared =
-      (Checked(p.bias_batch == 1 ? p.batch : 1) * (p.bias_heads == 1 ? p.heads_q : 1)).at_most(kTasks);
+      (Checked(p.bias_batch == 1 ? p.batch : 1) * (p.bias_heads == 1 ? p.heads_q : 1)).at_most(wanted);
   return DbiasTasks{config, tiles,
-                    static_cast<int>(std::clamp<int64_t>(kTasks / std::max<int64_t>(tiles, 1), 1, shared))};
+                    static_cast<int>(std::clamp<int64_t>(wanted / std::max<int64_t>(tiles, 1), 1, shared))};
 }
 
 const char* reason_of(const Configs& configs, bool runs_main) {
@@ -318,10 +360,10 @@ BackwardPlan plan(const BackwardProblem& p, const PlanTarget& target) {
   const Sm90BackwardConfig& c = configs.main;
   const bool runs_main = c.dq || p.dk || p.dv;
   const bool divides = runs_main && !(configs.dq && runs_side_by_side(p, tile_k_of(c)));
-  const MainKernel kernel{.config = portable_view(c), .sums_dq = c.dq != 0, .claims_late = has_loader(c)};
+  const MainKernel kernel{.config = portable_view(c), .sums_dq = c.dq == kAddsDq, .claims_late = has_loader(c)};
   const KeyParts parts = divides ? key_parts(p, kernel, target.reproducible) : KeyParts{};
   const std::optional<DbiasTasks> dbias = runs_main || configs.dq ? dbias_tasks(p, c, arch) : std::nullopt;
-  Sums sums{.dq = c.dq != 0,
+  Sums sums{.dq = c.dq == kAddsDq,
             .parts = parts,
             .lists_keys = runs_main,
             .claims_ahead = runs_main && !has_loader(c),
@@ -330,7 +372,7 @@ BackwardPlan plan(const BackwardProblem& p, const PlanTarget& target) {
             .dbias = dbias.has_value()};
   if (dbias && dbias->parts > 1) {
     sums.dbias_counts = dbias->tiles;
-    sums.dbias_sums = dbias->tiles * dbias->parts * kDbiasTileQ * dbias->config.tile_k;
+    sums.dbias_sums = dbias->tiles * dbias->parts * tile_q_of(dbias->config) * dbias->config.tile_k;
   }
   BackwardPlan plan = plan_around(p, arch, portable_view(c), sums);
   plan.family = &sm90_backward;
@@ -338,12 +380,12 @@ BackwardPlan plan(const BackwardProblem& p, const PlanTarget& target) {
   plan.reason = reason_of(configs, runs_main);
   const Checked tiles = p.packed() ? Checked(plan.workspace.listed_tiles) * p.heads_k : key_tiles(p, tile_k_of(c));
   plan.main = launch_of(key_of(kMain, arch, c), runs_main ? tiles * parts.count() : 0, num_threads(c), shared_bytes(c));
-  plan.main.persistent = plan.main.programmatic = runs_main;
+  plan.main.persistent = plan.main.programmatic = runs_main, plan.main.ctas_per_sm = ctas_per_sm(c);
   plan.finish.programmatic = plan.finish.grid_x != 0 && !configs.dq;
   if (dbias) {
     plan.bias = launch_of(key_of(kDbias, arch, dbias->config), dbias->tiles * dbias->parts, num_threads(dbias->config),
                           shared_bytes(dbias->config));
-    plan.bias.persistent = true;
+    plan.bias.persistent = true, plan.bias.ctas_per_sm = ctas_per_sm(dbias->config);
     plan.dbias_parts = dbias->parts;
   } else if (p.dbias) {
     plan.bias = bias_launch(p, arch, kTileQ);
@@ -360,15 +402,16 @@ BackwardPlan plan(const BackwardProblem& p, const PlanTarget& target) {
   return plan;
 }
 
-std::vector<Alternatives> candidates(const BackwardProblem&, const BackwardPlan& plan, const Arch& arch) {
+std::vector<Alternatives> candidates(const BackwardProblem& p, const BackwardPlan& plan, const Arch& arch) {
   auto c = plan.main.kernel.as<Sm90BackwardConfig>();
   std::vector<Alternatives> all;
   for (const int warpgroups : {1, 2, 3}) {
     Alternatives without_dq;  // configs without dQ, with as many stages as fit
     for (const int stages : {4, 3, 2}) {
-      c.warpgroups = warpgroups, c.stages = stages, c.dq = 1;
-      all.push_back({key_of(kMain, arch, c)});
-      c.dq = 0;
+      c.warpgroups = warpgroups, c.stages = stages, c.dq = warpgroups == 1 ? kStoresDq : kAddsDq;
+      if (can_store_dq(p, c)) c.dq = kStoresDq;
+      if (warpgroups > 1 || can_store_dq(p, c)) all.push_back({key_of(kMain, arch, c)});
+      c.dq = kNoDq;
       without_dq.push_back(key_of(kMain, arch, c));
     }
     all.push_back(without_dq);
@@ -377,9 +420,10 @@ std::vector<Alternatives> candidates(const BackwardProblem&, const BackwardPlan&
 }
 
 Limits dbias_limits(const Sm90DbiasConfig& c, const Arch& arch) {
-  if ((c.tile_k != 64 && c.tile_k != 128) || c.stages < 2 || c.stages > 8) return kNoShape;
+  if ((c.tile_k != 64 && c.tile_k != 128) || c.warpgroups < 1 || c.warpgroups > 2 || c.stages < 2 || c.stages > 8)
+    return kNoShape;
   const int registers = 3 * c.tile_k / 2 + kOtherRegisters / 2;
-  return limits_with(arch.wgmma, shared_bytes(c), 1, arch, registers, consumer_registers(c));
+  return limits_with(arch.wgmma, shared_bytes(c), ctas_per_sm(c), arch, registers, consumer_registers(c));
 }
 
 Limits limits(const KernelKey& kernel, const Arch& arch) {
@@ -426,13 +470,18 @@ Sm90BackwardParams params_of(const BackwardProblem& p, const BackwardPlan& plan,
               : MaskLists{}};
 }
 
+std::string consumers_text(int warpgroups) {
+  return join(warpgroups, warpgroups == 1 ? " consumer warpgroup" : " consumer warpgroups");
+}
+
 std::string main_line(const Sm90BackwardConfig& c) {
   return join("config     tiles of ", c.tile_q, " queries x ", tile_k_of(c), " keys, head sizes up to ", c.dim_qk,
-              " and ", c.dim_v, ", ", c.stages, " stages, ", c.warpgroups, " consumer warpgroups",
-              has_loader(c) ? ", one for dQ, and one producer, "
-              : c.dq        ? " and one producer that also computes dQ, "
-                            : " and one producer, ",
-              options_text(c.options), "\n");
+              " and ", c.dim_v, ", ", c.stages, " stages, ", consumers_text(c.warpgroups),
+              has_loader(c)       ? ", one for dQ, and one producer, "
+              : c.dq == kStoresDq ? " and one producer that also computes and stores dQ, "
+              : c.dq == kAddsDq   ? " and one producer that also computes dQ, "
+                                  : " and one producer, ",
+              ctas_per_sm(c) == 1 ? "" : join(ctas_per_sm(c), " CTAs per SM, "), options_text(c.options), "\n");
 }
 
 std::string dq_line(const Sm90DqConfig& c) {
@@ -443,9 +492,9 @@ std::string dq_line(const Sm90DqConfig& c) {
 
 std::string dbias_line(const BackwardPlan& plan) {
   const auto c = plan.bias.kernel.as<Sm90DbiasConfig>();
-  return join("config     dBias: tiles of ", kDbiasTileQ, " queries x ", c.tile_k, " keys, head sizes up to ", c.dim_qk,
-              " and ", c.dim_v, ", ", c.stages, " stages, ", kDbiasWarpgroups,
-              " consumer warpgroups and one producer, ", options_text(c.options),
+  return join("config     dBias: tiles of ", tile_q_of(c), " queries x ", c.tile_k, " keys, head sizes up to ",
+              c.dim_qk, " and ", c.dim_v, ", ", c.stages, " stages, ", consumers_text(c.warpgroups),
+              " and one producer, ", options_text(c.options),
               plan.dbias_parts > 1 ? join("; ", plan.dbias_parts, " tasks per tile, added up in order") : "", "\n");
 }
 

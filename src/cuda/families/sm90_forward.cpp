@@ -2,6 +2,8 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <iterator>
+#include <numeric>
 #include <utility>
 
 #include "cuda/driver/tensor_map.h"
@@ -25,7 +27,7 @@ constexpr KernelType kKernel{.name = "sm90_forward",
                              .header = "sm90/forward/forward.h",
                              .config = "Sm90ForwardConfig",
                              .params = "Sm90ForwardParams",
-                             .bounds = "num_threads(C), 1",
+                             .bounds = "num_threads(C), ctas_per_sm(C)",
                              .config_ints = kInts<Sm90ForwardConfig>,
                              .takes_tensor_maps = true};
 // One CTA lists the query tiles of sequences whose lengths only the device knows.
@@ -116,8 +118,9 @@ const char* why_not(const ForwardProblem& p, const PlanTarget&) {
 
 // The schedule bits that a config may have. Bits that belong to an option are legal only with that option.
 int allowed_schedule(const Sm90ForwardConfig& c) {
-  const bool may_keep = c.options == kMaskTensor || (c.options & (kBias | kMaskTensor)) == 0;
-  return kPingPong | kPinWait | kStoreBySmem | kPrefetchQ | (c.options & kBias ? kTmaBias : 0) |
+  const bool may_keep = !has_one_key_tile(c) && (c.options == kMaskTensor || (c.options & (kBias | kMaskTensor)) == 0);
+  const int short_tiles = c.warpgroups == 1 ? kAllMoreCtas | (ctas_per_sm(c) > 1 ? kOneKeyTile : 0) : 0;
+  return short_tiles | kPingPong | kPinWait | kStoreBySmem | kPrefetchQ | (c.options & kBias ? kTmaBias : 0) |
          (c.options == kSoftcap && c.element == Element::bf16 ? kFixedMax : 0) |
          (may_keep && (c.schedule & kFixedMax) == 0 ? kFirstMax : 0);
 }
@@ -129,13 +132,17 @@ bool has_mask_boxes(const Sm90ForwardConfig& c) {
 
 // Registers hold the scores of a tile, the probabilities, which take half as many, and the output. With kFirstMax they
 // also hold the probabilities of the previous tile, but there is no row maximum, so fewer other registers are in use.
+// With one key tile there are no counters either.
 Limits config_limits(const Sm90ForwardConfig& c, const Arch& arch) {
   if (c.warpgroups < 1 || c.warpgroups > 4 || c.tile_k < 16 || c.tile_k > 256 || c.stages < 2 || c.stages > 8 ||
       c.schedule < 0 || (c.schedule & ~allowed_schedule(c)) != 0 || (reads_mask(c) && !has_mask_boxes(c)))
     return kNoShape;
-  const int registers = uses_first_max(c) ? (c.dim_v + 2 * c.tile_k) / 2 + kOtherRegisters / 2
-                                          : (2 * c.dim_v + 3 * c.tile_k) / 4 + kOtherRegisters;
-  return limits_with(arch.wgmma && c.tile_k % 16 == 0, shared_bytes(c), 1, arch, registers, consumer_registers(c));
+  constexpr int kOfOneKeyTile = 8;
+  const int registers =
+      uses_first_max(c) ? (c.dim_v + 2 * c.tile_k) / 2 + kOtherRegisters / 2
+                        : (2 * c.dim_v + 3 * c.tile_k) / 4 + (has_one_key_tile(c) ? kOfOneKeyTile : kOtherRegisters);
+  return limits_with(arch.wgmma && c.tile_k % 16 == 0, shared_bytes(c), ctas_per_sm(c), arch, registers,
+                     consumer_registers(c));
 }
 
 using Member = Tunable<Sm90ForwardConfig>::Member;
@@ -148,10 +155,12 @@ constexpr Tunable<Sm90ForwardConfig> kTunable{"sm90", kMembers, config_limits};
 // Schedule bits that follow from the call and are not part of a choice. Another call of the same kind may not be able
 // to use TMA for the bias, for example.
 constexpr int kOptionSchedule = kTmaBias | kFixedMax;
-bool apply_choice(const PlanTarget& target, Sm90ForwardConfig& c) {
+bool apply_choice(const ForwardProblem& p, const PlanTarget& target, Sm90ForwardConfig& c) {
   Sm90ForwardConfig wanted = c;
   if (!apply_tuned(kTunable, target.choice, target.arch, wanted)) return false;
   wanted.schedule = (wanted.schedule & ~kOptionSchedule) | (c.schedule & kOptionSchedule);
+  fit_to_sequences(wanted, p);
+  if (has_one_key_tile(wanted) && p.len_k > wanted.tile_k) return false;
   if (!is_legal(config_limits(wanted, target.arch))) return false;
   c = wanted;
   return true;
@@ -163,7 +172,8 @@ constexpr int64_t kUnit = 256;  // bytes; parts of the workspace begin at a mult
 void plan_splits(ForwardPlan& plan, const ForwardProblem& p, Sm90ForwardConfig& c, const Arch& arch) {
   constexpr int64_t kReal = sizeof(float);
   c.work |= kSplitKeys | (plan.packed_heads > 1 ? kPackHeads : 0);
-  c.schedule &= ~(kStoreBySmem | kPrefetchQ);  // O is not stored by TMA, and most CTAs have one tile
+  // O is not stored by TMA, and most CTAs have one tile.
+  c.schedule &= ~(kStoreBySmem | kPrefetchQ | kOneKeyTile | kAllMoreCtas);
   constexpr int kMaxStages = 4;
   while (c.stages < kMaxStages) {
     Sm90ForwardConfig more = c;
@@ -326,7 +336,7 @@ ForwardPlan plan(const ForwardProblem& p, const PlanTarget& target) {
   Sm90ForwardConfig c = config_without_tiles(p);
   ForwardPlan plan;
   plan.family = &sm90_forward;
-  plan.tuned = apply_choice(target, c);
+  plan.tuned = apply_choice(p, target, c);
   plan.reason = plan.tuned ? kTunedReason : "wgmma products and TMA loads";
   if (!plan.tuned) {
     take_tiles(c, tiles_for(p, c, target.num_sms));
@@ -337,7 +347,8 @@ ForwardPlan plan(const ForwardProblem& p, const PlanTarget& target) {
   if (reads_mask(c)) plan_mask(plan, p, c, target.arch);
   plan.launch = launch_of(key_of(kKernel, target.arch, c), query_tiles(p, plan.tile_q, plan.packed_heads) * plan.splits,
                           num_threads(c), shared_bytes(c));
-  plan.launch.persistent = true, plan.launch.programmatic = lists_tiles(c);
+  plan.launch.persistent = true, plan.launch.ctas_per_sm = ctas_per_sm(c);
+  plan.launch.programmatic = lists_tiles(c);
   return plan;
 }
 
@@ -376,16 +387,50 @@ std::vector<Alternatives> option_candidates(const Sm90ForwardConfig& built_in, c
   return all;
 }
 
-std::vector<Alternatives> candidates(const ForwardProblem&, const ForwardPlan& plan, const Arch& arch) {
+// Candidates for short sequences: those of which several CTAs share an SM.
+std::vector<Alternatives> short_candidates(const ForwardProblem& p, const Arch& arch) {
+  constexpr int64_t kLongest = 1024;
+  std::vector<Alternatives> all;
+  if (std::max(p.len_q, p.len_k) > kLongest) return all;
+  for (const int softmax : {int{kFirstMax}, 0})
+    for (const int tile_k : {64, 80, 128})
+      for (const int ctas : {4, 3, 2}) {
+        Alternatives kernels;
+        for (const int stages : {3, 2}) {
+          Sm90ForwardConfig c = config_without_tiles(p);
+          c.warpgroups = 1, c.tile_k = tile_k, c.stages = stages;
+          c.schedule |= kPinWait | kPrefetchQ | softmax | (ctas - 1) * kMoreCtas;
+          fit_to_sequences(c, p);
+          if (config_limits(c, arch).fault == Fault::none) kernels.push_back(key_of(kKernel, arch, c));
+        }
+        if (!kernels.empty()) all.push_back(kernels);
+      }
+  return all;
+}
+
+// The plan's config or, for short sequences, the one it would have with one CTA per SM.
+Sm90ForwardConfig long_config(const ForwardProblem& p, const ForwardPlan& plan, const Arch& arch) {
+  auto c = plan.launch.kernel.as<Sm90ForwardConfig>();
+  if (ctas_per_sm(c) > 1) {
+    c = config_without_tiles(p);
+    take_tiles(c, tiles_for(p, c, arch.usual_sms));
+  }
+  return c;
+}
+
+std::vector<Alternatives> candidates(const ForwardProblem& p, const ForwardPlan& plan, const Arch& arch) {
   constexpr int kUsualSchedule = kPingPong | kPinWait;
-  const auto built_in = plan.launch.kernel.as<Sm90ForwardConfig>();
-  if (built_in.options != 0) return option_candidates(built_in, arch);
+  const Sm90ForwardConfig built_in = long_config(p, plan, arch);
+  std::vector<Alternatives> all = short_candidates(p, arch);
+  if (built_in.options != 0) {
+    std::ranges::copy(option_candidates(built_in, arch), std::back_inserter(all));
+    return all;
+  }
   const auto with_stages = [&](Sm90ForwardConfig c) {
     Alternatives kernels;
     for (const int stages : {4, 3, 2}) c.stages = stages, kernels.push_back(key_of(kKernel, arch, c));
     return kernels;
   };
-  std::vector<Alternatives> all;
   for (const KernelKey& one : with_stages(built_in)) all.push_back({one});
   for (const int flag : {int{kPingPong}, int{kPinWait}, int{kStoreBySmem}, int{kPrefetchQ}, int{kFirstMax}}) {
     Sm90ForwardConfig c = built_in;
@@ -434,7 +479,7 @@ TileList list_of(const ForwardProblem& p, const ForwardPlan& plan, int num_sms, 
   const double filled = p.packed() ? std::sqrt(real(p.total_q) / (real(p.batch) * real(p.len_q))) : 1;
   const double seen = p.window_right < kUnbounded && p.window_left >= p.len_k ? 0.5 : 1;
   const ListedWork work{listed_tiles(p, plan.tile_q).at_most(kUnbounded), longest, real(longest) * filled * seen,
-                        num_sms};
+                        int64_t{num_sms} * plan.launch.ctas_per_sm};
   auto* counters = static_cast<unsigned*>(workspace);
   return {reinterpret_cast<ListedTile*>(static_cast<std::byte*>(workspace) + plan.workspace.list), counters,
           counters + 1, static_cast<unsigned>(listed_heads_per_group(p, work)), static_cast<int>(longest)};
@@ -505,7 +550,8 @@ std::string describe(const ForwardPlan& plan) {
   return join("config     tiles of ", tile_q_of(c), " queries x ", c.tile_k, " keys, head sizes up to ", c.dim_qk,
               " and ", c.dim_v, ", ", c.stages, " stages, ", c.warpgroups,
               c.warpgroups == 1 ? " consumer warpgroup" : " consumer warpgroups", " and one producer, ",
-              options_text(c.options), packs_heads(c) ? ", heads of a group as rows" : "", has_paged_keys(c) ? ", keys by a table of pages" : "",
+              ctas_per_sm(c) == 1 ? "" : join(ctas_per_sm(c), " CTAs per SM, "), options_text(c.options),
+              packs_heads(c) ? ", heads of a group as rows" : "", has_paged_keys(c) ? ", keys by a table of pages" : "",
               "\n");
 }
 

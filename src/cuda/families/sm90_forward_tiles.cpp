@@ -8,6 +8,7 @@
 #include <optional>
 
 #include "cuda/families/sm90_measured_tables.h"
+#include "cuda/plan/head_sizes.h"
 
 namespace cuflash::cuda {
 namespace {
@@ -65,6 +66,24 @@ constexpr FirstMaxTiles kFirstMaxTiles[] = {
     {{256, 256, 2, 64, 2, dropout, kNoTurns}, plain, 1},                              //
 };
 
+// Tiles of 64 queries for short sequences: what waits in one CTA, for loads, products or stores of a tile, overlaps
+// with the work of the other CTAs of its SM. The first that fits is used.
+struct ShortTiles {
+  int largest_dim, tile_k;
+  bool has_one_key_tile;
+  int ctas;  // per SM, at most: tiles of a bias or a mask leave room for fewer
+};
+constexpr ShortTiles kShortTiles[] = {
+    {64, 64, true, 4},    //
+    {64, 80, true, 3},    //
+    {64, 64, false, 3},   //
+    {128, 64, false, 2},  //
+};
+constexpr int64_t kShort = 256;  // queries, and keys
+constexpr int kShortStages = 3;  // at most
+// Warpgroups of one CTA that keep an SM as busy as a CTA of one warpgroup does, because they overlap less: an estimate.
+constexpr double kWarpgroupsPerCta = 0.9;
+
 // Rows that the busiest CTA computes. Few causal tiles cannot be distributed evenly: that CTA has a long and a short
 // one. Many tiles can, and then the missing rows of a sequence's first tile hardly count.
 double rows_of_cta(const ForwardProblem& p, int tile_q, int num_sms) {
@@ -117,6 +136,20 @@ RegisterNeeds needs_of(const Sm90ForwardConfig& c) {
   return has_tiles && !drops && terms != (kBias | kMaskTensor) ? one_tile : everything;
 }
 
+namespace {
+
+// Whether kFirstMax is used. It is not used with a fixed reference, and with a mask tensor only if there are no other
+// options. It is not used with ALiBi if a query sees later keys. These are visited first, so that later tiles exceed
+// the first maximum, and with 64 columns that costs more than larger key tiles save (0.70 instead of 0.75 of the plain
+// kernel's speed).
+bool keeps_first_max(const ForwardProblem& p, const Sm90ForwardConfig& c) {
+  const bool rises =
+      c.options == kAlibi && p.window_right >= kUnbounded && std::max(c.dim_qk, c.dim_v) <= kPanelColumns;
+  return needs_of(c) != fixed_max && !rises && (needs_of(c) != mask || c.options == kMaskTensor);
+}
+
+}  // namespace
+
 ForwardTiles tiles_for(const ForwardProblem& p, const Sm90ForwardConfig& c, int num_sms) {
   if (const std::optional<ForwardTiles> measured = measured_tiles(p, c, num_sms)) return *measured;
   const auto fits = [&](const Tiles& t) {
@@ -124,12 +157,7 @@ ForwardTiles tiles_for(const ForwardProblem& p, const Sm90ForwardConfig& c, int 
   };
   const FirstMaxTiles* best = nullptr;
   double least = 0;
-  // kFirstMax is not used with a fixed reference, and with a mask tensor only if there are no other options. It is not
-  // used with ALiBi if a query sees later keys. These are visited first, so that later tiles exceed the first maximum,
-  // and with 64 columns that costs more than larger key tiles save (0.70 instead of 0.75 of the plain kernel's speed).
-  const bool rises =
-      c.options == kAlibi && p.window_right >= kUnbounded && std::max(c.dim_qk, c.dim_v) <= kPanelColumns;
-  const bool keeps = needs_of(c) != fixed_max && !rises && (needs_of(c) != mask || c.options == kMaskTensor);
+  const bool keeps = keeps_first_max(p, c);
   for (const FirstMaxTiles& t : kFirstMaxTiles) {
     if (!keeps || !fits(t) || needs_of(c) < t.min_needs || (best && t.largest_qk > best->largest_qk)) continue;
     const double time = t.row_time * rows_of_cta(p, kWarpgroupRows * t.warpgroups, num_sms);
@@ -137,6 +165,39 @@ ForwardTiles tiles_for(const ForwardProblem& p, const Sm90ForwardConfig& c, int 
   }
   const Tiles& t = best ? *best : *std::find_if(std::begin(kTiles), std::end(kTiles) - 1, fits);  // the last serves all
   return {t.warpgroups, t.tile_k, t.stages, t.schedule};
+}
+
+void fit_to_sequences(Sm90ForwardConfig& c, const ForwardProblem& p) {
+  if (ctas_per_sm(c) == 1) return;
+  c.dim_qk = padded_head_size(p.dim_qk), c.dim_v = padded_head_size(p.dim_v);
+  if (p.len_k <= c.tile_k) c.schedule = (c.schedule & ~kFirstMax) | kOneKeyTile;
+}
+
+void take_short_tiles(Sm90ForwardConfig& c, const ForwardProblem& p, const Arch& arch, int num_sms,
+                      Limits (*limits)(const Sm90ForwardConfig&, const Arch&)) {
+  constexpr int64_t kRounds = 2;  // with fewer tiles, other CTAs of an SM have no work
+  if (p.cache || std::max(p.len_q, p.len_k) > kShort ||  // no kernel with pages was compiled for these tiles
+      query_tiles(p, kWarpgroupRows).at_most(kRounds * num_sms) < kRounds * num_sms)
+    return;
+  const auto tiles_of = [&](int rows) { return static_cast<double>((p.len_q + rows - 1) / rows); };
+  const double busy = tiles_of(kWarpgroupRows) / tiles_of(tile_q_of(c));  // warpgroups of a tile
+  const int dim = std::max(c.dim_qk, c.dim_v);
+  // Dropout beside kFirstMax takes too many registers.
+  const bool keeps = keeps_first_max(p, c) && (c.options & (kBias | kDropout)) == 0;
+  const int schedule = (c.schedule & (kTmaBias | kFixedMax)) | kPinWait | kPrefetchQ | (keeps ? kFirstMax : 0);
+  for (const ShortTiles& t : kShortTiles) {
+    if (dim > t.largest_dim || (t.has_one_key_tile && p.len_k > t.tile_k)) continue;
+    for (int ctas = t.ctas; ctas > 1 && busy < kWarpgroupsPerCta * ctas; --ctas)
+      for (int stages = kShortStages; stages >= 2; --stages) {
+        Sm90ForwardConfig tiled = c;
+        tiled.warpgroups = 1, tiled.tile_k = t.tile_k, tiled.stages = stages;
+        tiled.schedule = schedule | (ctas - 1) * kMoreCtas;
+        fit_to_sequences(tiled, p);
+        if (limits(tiled, arch).fault != Fault::none) continue;
+        c = tiled;
+        return;
+      }
+  }
 }
 
 }  // namespace cuflash::cuda

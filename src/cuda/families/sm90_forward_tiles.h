@@ -3,6 +3,7 @@
 
 #include "checked.h"
 #include "config.h"
+#include "cuda/plan/limits.h"
 #include "problem/problem.h"
 
 namespace cuflash::cuda {
@@ -27,6 +28,13 @@ inline constexpr int kStagedStore = kPingPong | kPinWait | kStoreBySmem;
 
 // Chooses the tiles of a config that is otherwise complete.
 ForwardTiles tiles_for(const ForwardProblem& problem, const Sm90ForwardConfig& config, int num_sms);
+
+// Gives a config the tiles of 64 queries for short sequences, of which several CTAs share an SM, if they keep more
+// warpgroups of an SM busy than the config's own. limits: those of a config.
+void take_short_tiles(Sm90ForwardConfig& config, const ForwardProblem& problem, const Arch& arch, int num_sms,
+                      Limits (*limits)(const Sm90ForwardConfig& config, const Arch& arch));
+// Sets the fields of a config with several CTAs per SM that follow from the problem.
+void fit_to_sequences(Sm90ForwardConfig& config, const ForwardProblem& problem);
 
 // packed: heads of a group that are rows of one tile.
 Checked query_tiles(const Problem& problem, int tile_q, int64_t packed = 1);

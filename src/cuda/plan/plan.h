@@ -22,7 +22,8 @@ struct Launch {
   int threads = 0, shared_bytes = 0;
   bool programmatic = false;  // programmatic dependent launch: may start before its predecessor ends, and waits itself
   bool cooperative = false;   // CTAs wait for each other, so all of them must be resident at once
-  bool persistent = false;    // CTAs share the tiles: one CTA per SM is enough
+  bool persistent = false;    // CTAs share the tiles: ctas_per_sm CTAs per SM are enough
+  int ctas_per_sm = 1;        // of a persistent kernel
 
   int64_t ctas() const { return int64_t{grid_x} * grid_y * grid_z; }
 };
@@ -33,7 +34,8 @@ Launch launch_of(const KernelKey& kernel, const Checked& ctas, int threads, int 
 
 // CTAs in the first dimension of the grid on a device with this many SMs.
 inline uint32_t grid_of(const Launch& launch, int num_sms) {
-  return launch.persistent ? std::min(launch.grid_x, static_cast<uint32_t>(num_sms)) : launch.grid_x;
+  const auto resident = static_cast<uint32_t>(num_sms * launch.ctas_per_sm);
+  return launch.persistent ? std::min(launch.grid_x, resident) : launch.grid_x;
 }
 
 // Which families a plan may choose from: only the portable ones, or all that serve the architecture.

@@ -126,6 +126,36 @@ TEST(Lists, AreForSequencesThatMayDifferInLength) {
   EXPECT_EQ(plan_of(forward_of(t)).list.grid_x, 0u);
 }
 
+// A CTA with more warpgroups would leave most of them without rows. Keys beyond the sequence take as much time as its
+// own.
+TEST(ShortSequences, ShareAnSm) {
+  struct Tiles {
+    int tile_q, tile_k, ctas_per_sm;
+    bool operator==(const Tiles&) const = default;
+  };
+  const auto tiles = [](const Typical& t, int num_sms = 132) {
+    const ForwardPlan plan = plan_of(forward_of(t), {.num_sms = num_sms});
+    EXPECT_LE(grid_of(plan.launch, num_sms), static_cast<uint32_t>(num_sms * plan.launch.ctas_per_sm));
+    const auto c = plan.launch.kernel.as<Sm90ForwardConfig>();
+    EXPECT_EQ(has_one_key_tile(c), plan.launch.ctas_per_sm > 1 && t.len_k <= c.tile_k);
+    return Tiles{plan.tile_q, plan.tile_k, plan.launch.ctas_per_sm};
+  };
+  const auto sequences = [](int64_t len_q, int64_t len_k, int64_t dim = 64, int options = 0) {
+    return Typical{.dim_qk = dim, .dim_v = dim, .options = options, .batch = 64, .len_q = len_q, .len_k = len_k};
+  };
+  EXPECT_EQ(tiles(sequences(49, 49)), Tiles(64, 64, 4));
+  EXPECT_EQ(tiles(sequences(49, 49), 1024), Tiles(256, 64, 1)) << "one tile per SM";
+  EXPECT_EQ(tiles(sequences(77, 77)), Tiles(64, 80, 3));
+  EXPECT_EQ(tiles(sequences(128, 128)), Tiles(64, 64, 3));
+  EXPECT_EQ(tiles(sequences(197, 197)), Tiles(256, 64, 1)) << "all warpgroups have rows";
+  EXPECT_EQ(tiles(sequences(100, 512)), Tiles(256, 64, 1)) << "many keys";
+  EXPECT_EQ(tiles(sequences(49, 49, 128)), Tiles(64, 64, 2));
+  EXPECT_EQ(tiles(sequences(128, 128, 128)), Tiles(128, 128, 1)) << "two warpgroups, as two CTAs would have";
+  EXPECT_EQ(tiles(sequences(64, 64, 32, kBias)), Tiles(64, 64, 3)) << "tiles of the bias take shared memory";
+  EXPECT_EQ(tiles(sequences(128, 128, 64, kBias)), Tiles(64, 64, 3));
+  EXPECT_EQ(tiles(sequences(64, 64, 64, kMaskTensor)), Tiles(64, 64, 3)) << "the producer takes registers";
+}
+
 // Every work item has one CTA, whatever the numbers of splits, packed heads and CTAs.
 TEST(Splits, AreDealtOutOnce) {
   for (const bool causal : {false, true})

@@ -108,7 +108,20 @@ void add_hopper_forward(std::vector<Launch>& launches, const Arch& arch) {
   add_forward({.options = kAlibi, .causal = true, .len_q = 4096, .len_k = 4096});
   add_forward({.dtype = DType::f16, .dim_qk = 256, .dim_v = 256, .options = kMany});
   add_forward({.options = kMany, .len_k = 2050});
+  // Short sequences, whose CTAs share an SM.
+  const auto add_short = [&](int64_t dim, int64_t length, int options) {
+    add_forward({.dim_qk = dim,
+                 .dim_v = dim,
+                 .options = options,
+                 .causal = true,
+                 .batch = 256,
+                 .len_q = length,
+                 .len_k = length});
+  };
+  add_short(32, 49, 0), add_short(64, 64, 0), add_short(64, 77, kMany), add_short(64, 128, 0);
+  add_short(64, 128, kDropout), add_short(64, 64, kMaskTensor), add_short(128, 64, kMany);
   if (!thorough) return;
+  add_short(32, 64, kBias), add_short(32, 128, kMany), add_short(64, 64, kDropout | kBias);
   for (const int64_t dim : {64, 192}) add_forward({.dim_qk = dim, .dim_v = dim, .options = kArithmetic | kMaskTensor});
   add_forward({.options = kMany, .batch = 1, .len_q = 96, .len_k = 8192});
   add_forward({.options = kArithmetic, .causal = true, .len_q = 16384, .len_k = 16384});
@@ -142,6 +155,12 @@ void add_hopper_backward(std::vector<Launch>& launches, const Arch& arch) {
       {{.options = kMany}, Reproducible::yes},
       {{.dim_qk = 192, .dim_v = 192, .options = kMany}},
       {{.dtype = DType::f16, .dim_qk = 256, .dim_v = 256, .options = kSoftcap | kAlibi | kDropout}},
+      // Sequences of one key tile.
+      {{.dim_qk = 32, .dim_v = 32, .batch = 256, .len_q = 49, .len_k = 49}},
+      {{.dim_qk = 64, .dim_v = 64, .batch = 256, .len_q = 64, .len_k = 64}},
+      {{.dim_qk = 64, .dim_v = 64, .options = kMany & ~kMaskTensor, .batch = 256, .len_q = 64, .len_k = 64}},
+      {{.dim_qk = 64, .dim_v = 64, .options = kMany & ~kMaskTensor, .batch = 256, .len_q = 64, .len_k = 128}},
+      {{.dim_qk = 64, .dim_v = 64, .batch = 256, .len_q = 64, .len_k = 192}},
   };
   const std::vector<Backward> more{
       {{.dim_qk = 64, .dim_v = 64}, Reproducible::yes},

@@ -33,9 +33,10 @@ constexpr BackwardConfig prepare_config(int dim) { return {bf16, dim, dim, 64, 0
 // Configs that plans for sm_90 choose.
 const EmulatedKernel kDbiasKernels[] = {
     prepare_kernel<prepare_config(64)>(),
-    dbias_kernel<Sm90DbiasConfig{bf16, 64, 64, 128, 4, kBias}>(),
-    dbias_kernel<Sm90DbiasConfig{bf16, 64, 64, 128, 4, kBias | kScaleFirst}>(),
-    dbias_kernel<Sm90DbiasConfig{bf16, 64, 64, 64, 4, kSoftcap | kAlibi | kBias | kMaskTensor | kDropout}>(),
+    dbias_kernel<Sm90DbiasConfig{bf16, 64, 64, 2, 128, 4, kBias}>(),
+    dbias_kernel<Sm90DbiasConfig{bf16, 64, 64, 2, 128, 4, kBias | kScaleFirst}>(),
+    dbias_kernel<Sm90DbiasConfig{bf16, 64, 64, 1, 64, 4, kBias}>(),
+    dbias_kernel<Sm90DbiasConfig{bf16, 64, 64, 2, 64, 4, kSoftcap | kAlibi | kBias | kMaskTensor | kDropout}>(),
 };
 
 }  // namespace

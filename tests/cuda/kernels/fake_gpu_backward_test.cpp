@@ -115,6 +115,43 @@ TEST_F(FakeBackward, HeadsThatTheMainKernelPrepares) {
   check(more_queries, false, 1);
 }
 
+// Keys that fit one key tile: the kernel stores dQ, and no other one follows it. There are as many warpgroups as keys
+// need.
+TEST_F(FakeBackward, SequencesOfOneKeyTileEqualTheOracle) {
+  const auto short_keys = [](int64_t batch, int64_t heads, int64_t len_q, int64_t len_k, int64_t dim = 64) {
+    check::Case c = of_head_size_128(batch, heads, len_q, len_k);
+    c.dim = c.dim_v = dim;
+    return c;
+  };
+  check(short_keys(1, 8, 150, 60), false, 0, 256);
+  check(short_keys(1, 8, 200, 77), false, 0, 384);
+  check(short_keys(1, 8, 140, 180), false, 0, 512);
+  check::Case windows = short_keys(67, 2, 49, 49, 32);
+  windows.dlse_given = true, windows.live_nan = true;
+  check(windows, false, 0, 256);
+  check::Case causal = short_keys(67, 2, 33, 64);
+  causal.causal = causal.live_nan = true, causal.sink = true;
+  check(causal, false, 0, 256);
+  check::Case sliding = short_keys(1, 8, 140, 180);
+  sliding.window_left = 30, sliding.window_right = 2, sliding.live_nan = true;
+  check(sliding, false, 0, 512);
+  check::Case narrow = short_keys(67, 2, 5, 1, 24);
+  narrow.dim_v = 8;
+  check(narrow, false, 0, 256);
+}
+
+TEST_F(FakeBackward, OptionsOfOneKeyTileEqualTheOracle) {
+  check::Case bias = of_head_size_128(67, 2, 64, 64);
+  bias.dim = bias.dim_v = 32, bias.bias = check::ScoreLayout{}, bias.bias_dtype = DType::bf16;
+  check(bias, false, 0, 256);
+  check::Case dropout = of_head_size_128(1, 8, 150, 60);
+  dropout.dim = dropout.dim_v = 64, dropout.dropout_p = 0.3, dropout.dropout_seed = 5;
+  check(dropout, false, 0, 256);
+  check::Case softcap = of_head_size_128(1, 8, 150, 100);
+  softcap.dim = softcap.dim_v = 64, softcap.softcap = 4, softcap.live_nan = true, softcap.window_left = 100;
+  check(softcap, false, 0, 384);
+}
+
 // The query tiles that a mask tensor shows to a key tile are neither all nor the first ones.
 TEST_F(FakeBackward, QueryTilesThatAMaskShowsEqualTheOracle) {
   for (const check::MaskPattern pattern : {check::MaskPattern::documents, check::MaskPattern::blocks}) {

@@ -20,6 +20,7 @@ struct Running {
   uint64_t seed = 0;
   int launches = 0;  // launches of the dBias kernel
   int parts = 0;     // parts of each of its tiles
+  unsigned threads = 0;
   std::string fault;
 } running;
 
@@ -38,7 +39,7 @@ void run_kernel(const FakeLaunch& launch) {
       kernel_emulator::run_dbias_kernel(launch.program, launch.params, {launch.grid_x, launch.grid_y, launch.grid_z},
                                         static_cast<int>(launch.threads), launch.shared_bytes, ++running.seed);
   if (!dbias) return;
-  ++running.launches;
+  ++running.launches, running.threads = launch.threads;
   running.parts = static_cast<const Sm90BackwardParams*>(launch.params)->backward.dbias_parts;
 }
 
@@ -80,6 +81,19 @@ TEST_F(FakeDbias, EveryBroadcastEqualsTheOracle) {
     causal.causal = true;
     check(causal);
   }
+}
+
+// Sequences of up to 64 queries have one consumer warpgroup.
+TEST_F(FakeDbias, ShortSequencesEqualTheOracle) {
+  for (const auto& extents :
+       {std::array{kFull, kFull, kFull}, std::array{kOne, kFull, kFull}, std::array{kFull, kOne, kOne}}) {
+    check::Case c = biased(49, 56, extents);
+    c.causal = extents[1] == kOne;
+    check(c);
+    EXPECT_EQ(running.threads, 256u);
+  }
+  check(biased(64, 128, {kOne, kOne, kFull}));
+  EXPECT_EQ(running.parts, 4);
 }
 
 TEST_F(FakeDbias, PartsOfATileAreAddedUp) {

@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "check/run/run.h"
+#include "params.h"
 #include "tests/cuda/fake_gpu/fake_gpu.h"
 #include "tests/cuda/kernel_emulator/forward_kernel.h"
 #include "tests/properties/property.h"
@@ -16,7 +17,9 @@ namespace {
 struct Running {
   uint64_t seed = 0;
   int launches = 0;
-  bool packed = false;  // a kernel with kPackHeads was launched
+  bool packed = false;    // a kernel with kPackHeads was launched
+  unsigned ctas = 0;      // CTAs of the forward kernel, each with several tiles; 0: as planned
+  bool is_short = false;  // the kernel has several CTAs per SM
   std::string fault;
 } running;
 
@@ -24,8 +27,18 @@ void run_forward_kernel(const FakeLaunch& launch) {
   ++running.launches;
   running.packed |= std::strstr(launch.program, ", 0, 5}") != nullptr;
   if (!running.fault.empty()) return;
+  unsigned grid_x = launch.grid_x;
+  if (std::strstr(launch.program, "sm90_forward<") != nullptr) {
+    running.is_short = launch.threads == 2 * kWarpgroupThreads;
+    if (running.ctas != 0) {
+      TileOrder& order = static_cast<Sm90ForwardParams*>(const_cast<void*>(launch.params))->tile_order;
+      grid_x = running.ctas;
+      order.heads_per_group = order.heads, order.groups = 1;
+      order.rounds = order.group_rounds = (order.heads * order.q_tiles + grid_x - 1) / grid_x;
+    }
+  }
   running.fault =
-      kernel_emulator::run_forward_kernel(launch.program, launch.params, {launch.grid_x, launch.grid_y, launch.grid_z},
+      kernel_emulator::run_forward_kernel(launch.program, launch.params, {grid_x, launch.grid_y, launch.grid_z},
                                           static_cast<int>(launch.threads), launch.shared_bytes, ++running.seed);
 }
 
@@ -35,11 +48,11 @@ class FakeForward : public ::testing::Test {
   ~FakeForward() override { loaded_fake_gpu().on_launch = nullptr; }
 
   // launches: of one call; random problems are computed twice. 0: any number.
-  static void check(check::Case c, int launches, DType dtype = DType::bf16, bool backward = false) {
+  static void check(check::Case c, int launches, DType dtype = DType::bf16, bool backward = false, unsigned ctas = 0) {
     c.device = Device::cuda, c.dtype = c.o_dtype = c.bias_dtype = c.sink_dtype = dtype;
     if (!backward) c.gradients = {};
     else c.dout_dtype = c.gradient_dtype = dtype;
-    running = {};
+    running = {}, running.ctas = ctas;
     const std::string fault = check::run_case(c);
     EXPECT_EQ(running.fault, "") << check::describe(c);
     EXPECT_EQ(fault, "") << check::describe(c);
@@ -278,6 +291,81 @@ TEST_F(FakeForward, TilesOfOneWarpgroupEqualTheOracle) {
     c.causal = causal, c.sink = causal;
     check(c, 1);
   }
+}
+
+// Many sequences: tiles of 64 queries, several of which an SM computes at the same time. Each CTA has many of them, so
+// that loads of one tile overlap with the products of others.
+class FakeForwardOfShortSequences : public FakeForward {
+ protected:
+  static check::Case sequences(int64_t len_q, int64_t len_k, int64_t dim = 32) {
+    check::Case c;
+    const int64_t tiles = (len_q + 63) / 64;
+    c.batch = (268 + 4 * tiles - 1) / (4 * tiles), c.heads_q = 4, c.heads_k = 2, c.len_q = len_q, c.len_k = len_k;
+    c.dim = c.dim_v = dim;
+    c.garbage = true;
+    return c;
+  }
+  static void check_short(const check::Case& c, int launches = 1, DType dtype = DType::bf16) {
+    check(c, launches, dtype, false, c.mode == check::Mode::padded || c.mask ? 0 : 3);
+    EXPECT_TRUE(running.is_short) << check::describe(c);
+  }
+};
+
+TEST_F(FakeForwardOfShortSequences, OfOneKeyTileEqualTheOracle) {
+  for (const int64_t length : {1, 49, 64}) {
+    check::Case c = sequences(length, length);
+    c.causal = c.live_nan = length == 49, c.sink = length == 64;
+    check_short(c);
+  }
+  check::Case window = sequences(64, 60);
+  window.window_left = 5, window.window_right = 2, window.live_nan = true;
+  check_short(window);
+  check_short(sequences(130, 7));
+  check::Case narrow = sequences(49, 49);
+  narrow.dim = 24, narrow.dim_v = 16;
+  check_short(narrow);
+  check_short(sequences(33, 60, 128));
+}
+
+TEST_F(FakeForwardOfShortSequences, Of65To80KeysEqualTheOracle) {
+  for (const int64_t keys : {65, 77}) {
+    check::Case c = sequences(70, keys, 64);
+    c.causal = keys == 77;
+    check_short(c);
+  }
+}
+
+TEST_F(FakeForwardOfShortSequences, OfSeveralKeyTilesEqualTheOracle) {
+  check::Case c = sequences(128, 128, 64);
+  c.causal = c.live_nan = true;
+  check_short(c);
+  check::Case window = sequences(100, 200, 64);
+  window.window_left = 90, window.window_right = 0, window.flavour = check::Flavour::late_peak;
+  check_short(window);
+}
+
+TEST_F(FakeForwardOfShortSequences, WithOptionsEqualTheOracle) {
+  check::Case bias = sequences(64, 64);
+  bias.bias = check::ScoreLayout{};
+  check_short(bias);
+  bias.len_q = bias.len_k = 49;  // rows of the bias do not start on 16-byte boundaries
+  check_short(bias);
+  check::Case mask = sequences(49, 49);
+  mask.mask = check::ScoreLayout{}, mask.mask_pattern = check::MaskPattern::blocks, mask.mask_eighths = 2;
+  check_short(mask, 4);
+  check::Case dropout = sequences(49, 49);
+  dropout.dropout_p = 0.3, dropout.dropout_seed = 5;
+  check_short(dropout);
+  check::Case softcap = sequences(49, 49);
+  softcap.softcap = 20, softcap.causal = true;
+  check_short(softcap);
+}
+
+TEST_F(FakeForwardOfShortSequences, OfDifferentLengthsEqualTheOracle) {
+  check::Case c = sequences(49, 64);
+  c.mode = check::Mode::padded;
+  for (int32_t b = 0; b < c.batch; ++b) c.lengths_q.push_back(b * 7 % 50), c.lengths_k.push_back(b * 5 % 65);
+  check_short(c, 2, DType::f16);
 }
 
 TEST_F(FakeForward, ListedTilesEqualTheOracle) {

@@ -31,6 +31,14 @@ std::vector<Typical> problems() {
   all.push_back({.len_q = 0});
   all.push_back({.len_k = 0});
   all.push_back({.dim_qk = 264});
+  // Short sequences.
+  all.push_back({.dim_qk = 32, .dim_v = 32, .batch = 512, .len_q = 49, .len_k = 49});
+  all.push_back({.dim_qk = 32, .dim_v = 32, .options = kBias, .batch = 512, .len_q = 64, .len_k = 64});
+  for (const int64_t dim : {64, 128})
+    for (const int64_t length : {64, 128, 256})
+      all.push_back({.dim_qk = dim, .dim_v = dim, .batch = 64, .len_q = length, .len_k = length});
+  all.push_back({.dim_qk = 64, .dim_v = 64, .batch = 64, .len_q = 197, .len_k = 197});
+  all.push_back({.dim_qk = 64, .dim_v = 64, .batch = 16, .len_q = 1024, .len_k = 77});
   return all;
 }
 
@@ -214,7 +222,9 @@ TEST(Plans, OfSm90GiveDqItsOwnKernelWhereThatPays) {
         {.dim_qk = dim_qk, .dim_v = dim_v, .causal = causal, .batch = batch, .len_q = length, .len_k = length});
     const BackwardPlan plan = plan_backward(p, arch_named("sm_90a"), reproducible, KernelPreference::best);
     EXPECT_EQ(plan.family, &sm90_backward);
-    EXPECT_NE(plan.dq.grid_x == 0, plan.finish.grid_x == 0) << "dQ comes from one of the two";
+    const int kernels =
+        (plan.dq.grid_x != 0) + (plan.finish.grid_x != 0) + (plan.main.kernel.as<Sm90BackwardConfig>().dq == kStoresDq);
+    EXPECT_EQ(kernels, 1) << "dQ comes from one of them";
     return plan.dq.grid_x != 0;
   };
   for (const int64_t length : {64, 512, 16384}) {
@@ -231,6 +241,45 @@ TEST(Plans, OfSm90GiveDqItsOwnKernelWhereThatPays) {
     EXPECT_TRUE(separates(dim, dim, 64, false, Reproducible::no, 4)) << "both kernels run at the same time";
     EXPECT_FALSE(separates(dim, dim, 2048, false, Reproducible::no, 1)) << "they have too many tiles for that";
   }
+}
+
+// One key tile has all terms of dQ, so that the main kernel stores it. The fewest padded keys decide about warpgroups.
+TEST(Plans, OfSm90StoreDqOfOneKeyTile) {
+  struct Tiles {
+    int tile_k, dq, ctas_per_sm;
+    bool operator==(const Tiles&) const = default;
+  };
+  const auto tiles = [](const Typical& t, auto change) {
+    BackwardProblem p = backward_of(t);
+    change(p);
+    const BackwardPlan plan = plan_backward(p, arch_named("sm_90a"), Reproducible::no, KernelPreference::best);
+    const auto c = plan.main.kernel.as<Sm90BackwardConfig>();
+    EXPECT_EQ(plan.finish.grid_x == 0, c.dq != kAddsDq);
+    EXPECT_EQ(plan.main.ctas_per_sm, ctas_per_sm(c));
+    return Tiles{plan.tile_k, c.dq, plan.main.ctas_per_sm};
+  };
+  const auto as_it_is = [](BackwardProblem&) {};
+  const auto sequences = [](int64_t len_q, int64_t len_k, int64_t dim = 64, int options = 0) {
+    return Typical{.dim_qk = dim, .dim_v = dim, .options = options, .batch = 64, .len_q = len_q, .len_k = len_k};
+  };
+  EXPECT_EQ(tiles(sequences(49, 49, 32), as_it_is), Tiles(64, kStoresDq, 3));
+  EXPECT_EQ(tiles(sequences(64, 64), as_it_is), Tiles(64, kStoresDq, 2));
+  EXPECT_EQ(tiles(sequences(1000, 77), as_it_is), Tiles(128, kStoresDq, 1));
+  EXPECT_EQ(tiles(sequences(192, 192), as_it_is), Tiles(192, kStoresDq, 1));
+  EXPECT_EQ(tiles(sequences(192, 192, 64, kBias), as_it_is), Tiles(192, kAddsDq, 1)) << "registers of the producer";
+  EXPECT_EQ(tiles(sequences(128, 128, 64, kBias), as_it_is), Tiles(128, kStoresDq, 1));
+  EXPECT_EQ(tiles(sequences(197, 197), as_it_is), Tiles(128, kAddsDq, 1)) << "256 keys instead of 384";
+  EXPECT_EQ(tiles(sequences(300, 300), as_it_is), Tiles(192, kAddsDq, 1));
+  EXPECT_EQ(tiles(sequences(64, 64, 128), as_it_is), Tiles(128, kAddsDq, 1));
+  const auto* lengths = reinterpret_cast<const int32_t*>(uintptr_t{1} << 45);
+  const auto after_change = [&](auto change) { return tiles(sequences(64, 64), change); };
+  EXPECT_EQ(after_change([&](BackwardProblem& p) { p.used_q = lengths; }), Tiles(128, kAddsDq, 1));
+  EXPECT_EQ(after_change([&](BackwardProblem& p) { p.used_k = lengths; }), Tiles(128, kAddsDq, 1));
+  EXPECT_EQ(after_change([](BackwardProblem& p) { p.window_right = 0; }), Tiles(64, kStoresDq, 2));
+  EXPECT_EQ(after_change([](BackwardProblem& p) { p.window_right = -1; }), Tiles(128, kAddsDq, 1))
+      << "the first query sees no key";
+  EXPECT_EQ(after_change([](BackwardProblem& p) { p.window_left = -1; }), Tiles(128, kAddsDq, 1))
+      << "the last query sees no key";
 }
 
 // The producer may load a tile of keys before lengths are known if these do not decide which tile is the first.
