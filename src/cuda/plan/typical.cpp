@@ -265,10 +265,10 @@ static void add_prefills(std::vector<KernelKey>& keys, TypicalCache t, const Arc
 
 static void add_if_supported(std::vector<KernelKey>& keys, const TypicalCache& t, const Arch& arch) {
   try {
-    for (const SplitReduction reduction : {SplitReduction::exchange, SplitReduction::ticket})
-      for (const Launch* launch :
-           plan_kv(cache_of(t), arch, arch.usual_sms, kernel_preference(), nullptr, reduction).launches())
-        add(keys, *launch);
+    for (const SplitReduction reduction : {SplitReduction::exchange, SplitReduction::ticket}) {
+      const KvPlan plan = plan_kv(cache_of(t), arch, arch.usual_sms, kernel_preference(), nullptr, reduction);
+      for (const Launch* launch : plan.launches()) add(keys, *launch);
+    }
   } catch (const FlashAttentionError& error) {
     if (error.status() != CUFLASH_UNSUPPORTED)
       throw;  // some architectures have too little shared memory for large rows
