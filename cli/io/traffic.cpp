@@ -122,7 +122,8 @@ Traffic traffic_of(const ForwardProblem& p, const cuda::Arch& arch, cuda::Kernel
 namespace {
 
 // Three kernels: the first prepares rows of queries, the second loops over query tiles for each key tile, the third
-// converts sums of dQ into dQ. Or dQ has its own kernel, which loops over key tiles for each query tile.
+// converts sums of dQ into dQ. Or dQ has its own kernel, which loops over key tiles for each query tile. Or the second
+// stores dQ, because one key tile has all keys.
 class BackwardWalk {
  public:
   BackwardWalk(const BackwardProblem& p, const cuda::BackwardPlan& plan)
@@ -150,7 +151,10 @@ class BackwardWalk {
     const double heads = real(p_.batch * p_.heads_q);
     moved_.read += heads * queries * (2 * row_.v + row_.state);  // O, dO, LSE
     moved_.written += heads * (real(row_stats_bytes(c_)) + sums_bytes_);
-    if (plan_.finish.grid_x == 0) return;
+    if (plan_.finish.grid_x == 0) {  // the main kernel stores dQ, or the kernel for dQ does: see walk_keys
+      if (p_.dq && plan_.dq.grid_x == 0) moved_.written += heads * queries * row_.qk;
+      return;
+    }
     constexpr double kBlock = 16;  // rows whose sums are adjacent
     const double rows = std::min(real(plan_.workspace.dq_rows), kBlock * real(divided_up(int64_t(queries), 16)));
     moved_.read += heads * rows * real(c_.dim_qk) * row_.state;
