@@ -161,10 +161,15 @@ bool all_queries_see_keys(const BackwardProblem& p) {
 }
 
 // Whether the main kernel can store dQ: if one key tile has all keys of a sequence, and every query tile sees it. Up to
-// 64 columns are stored by a producer that computes dQ. Beside three warpgroups with options it lacks registers.
+// 64 columns are stored by a producer that computes dQ. It lacks registers beside three warpgroups with options, and
+// beside two with many.
 bool can_store_dq(const BackwardProblem& p, const Sm90BackwardConfig& c) {
+  constexpr int kTooMany = kAlibi | kBias | kDropout;
+  const bool has_registers = c.warpgroups == 1   ? true
+                             : c.warpgroups == 2 ? (c.options & kTooMany) != kTooMany
+                                                 : !takes_registers(c.options);
   return std::max(c.dim_qk, c.dim_v) <= kPanelColumns && p.len_k <= tile_k_of(c) && all_queries_see_keys(p) &&
-         !(c.warpgroups == 3 && takes_registers(c.options));
+         has_registers;
 }
 
 Limits main_limits(const Sm90BackwardConfig& c, const Arch& arch) {

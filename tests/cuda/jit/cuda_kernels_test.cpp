@@ -274,7 +274,7 @@ struct Kernel {
   bool recorded = false, compiled = false;
 
   // One in so many is compiled although it is recorded: the record may be another compiler's of the same version.
-  bool is_sampled() const { return std::stoul(report.sources.substr(0, 4), nullptr, 16) % 16 == 0; }
+  bool is_sampled() const { return std::stoul(report.sources.substr(0, 4), nullptr, 16) % 32 == 0; }
 };
 
 std::vector<Kernel> kernels_of(const std::vector<Launch>& launches) {
