@@ -5,6 +5,8 @@
 #include <array>
 #include <limits>
 
+#include "dtype.h"
+
 namespace cuflash::check {
 
 void draw_types(Case& c, Choices& choose, const Limits& limits) {
@@ -257,6 +259,19 @@ void draw_call(Case& c, Choices& choose, const Limits& limits) {
   if (set.rows != RowAlignment::any) align_rows(c);
 }
 
+// So many short sequences that a GPU may have several CTAs on each SM, each of which computes several of them.
+static void draw_many_sequences(Case& c, Choices& choose) {
+  constexpr int64_t kTiles = 280, kTileQ = 64;  // tiles: two for every SM of a large GPU
+  const int64_t dim = std::max(c.dim, c.dim_v);
+  if (size_of(c.dtype) != 2 || c.batch == 0 || dim > 128 || !choose.chance(48)) return;
+  c.len_q = dim <= 64 && choose.chance(3) ? choose.between(kTileQ + 1, 2 * kTileQ) : choose.between(1, kTileQ);
+  c.len_k = c.fused == Fused::qkv || choose.chance(2) ? c.len_q : choose.between(1, c.len_q);
+  const int64_t tiles = c.heads_q * ((c.len_q + kTileQ - 1) / kTileQ);
+  c.batch = (kTiles + tiles - 1) / tiles;
+  if (!c.lengths_q.empty()) c.lengths_q = draw_lengths(choose, c.batch, c.len_q);
+  if (!c.lengths_k.empty()) c.lengths_k = c.fused == Fused::qkv ? c.lengths_q : draw_lengths(choose, c.batch, c.len_k);
+}
+
 Case draw_case(Choices& choose, const Limits& limits) {
   Case c;
   c.device = limits.device;
@@ -270,6 +285,7 @@ Case draw_case(Choices& choose, const Limits& limits) {
   if (limits.kernel_set) draw_option_set(c, choose, limits.kernel_set->options);
   else if (!limits.option_sets.empty()) draw_option_set(c, choose, choose.one_of(limits.option_sets));
   draw_call(c, choose, limits);
+  if (c.device == Device::cuda) draw_many_sequences(c, choose);  // last, so that the other cases stay as they are
   return c;
 }
 

@@ -25,7 +25,8 @@ void Coverage::add(const Case& c) {
   add_problem(c);
   count("bias", c.bias.has_value()), count("mask", c.mask.has_value()), count("dropout", c.dropout_p > 0);
   count("backward", c.gradients.any()), count("deterministic backward", c.gradients.any() && c.deterministic);
-  count("dBias", c.gradients.dbias), count("stored as f32", c.dtype != DType::f32 && c.o_dtype == DType::f32);
+  count("many sequences", c.batch > 4), count("dBias", c.gradients.dbias),
+      count("stored as f32", c.dtype != DType::f32 && c.o_dtype == DType::f32);
 }
 
 void Coverage::add(const CacheCase& c) {

@@ -51,6 +51,14 @@ TEST(KernelsOnGpu, ForwardOfListedTiles) {
   for (int32_t b = 0; b < 34; ++b) c.lengths_q.push_back(b * 7 % 10), c.lengths_k.push_back(b * 5 % 12);
   check(c, {"sm90_forward", "sm90_tile_list"});
 }
+// Several CTAs share an SM, and each computes several tiles.
+TEST(KernelsOnGpu, ForwardOfShortSequences) {
+  for (const int64_t length : {49, 77, 130}) {  // one key tile of 64 or 80 keys, and several tiles
+    check::Case c = dense(20, 10, length, length, length == 49 ? 32 : 64);
+    c.batch = 60 / ((length + 63) / 64), c.causal = length != 77;
+    check(c, {"sm90_forward"});
+  }
+}
 TEST(KernelsOnGpu, ForwardBySplits) {
   check::Case c = dense(1, 1, 70, 2000, 64);
   c.causal = c.sink = true;
@@ -72,6 +80,14 @@ TEST(KernelsOnGpu, BackwardThatAddsDq) {
   c.causal = true;
   check(c, {"sm90_backward", "backward_prepare", "backward_finish"});
 }
+// All keys of a sequence are in one key tile of one, two or three warpgroups.
+TEST(KernelsOnGpu, BackwardThatStoresDq) {
+  for (const int64_t length : {49, 100, 150}) {
+    check::Case c = with_gradients(dense(4, 2, length, length, length == 49 ? 32 : 64));
+    c.batch = length == 49 ? 110 : 10, c.causal = length == 100;
+    check(c, {"sm90_backward", "backward_prepare"});
+  }
+}
 TEST(KernelsOnGpu, BackwardWithAKernelForDq) {
   check::Case c = with_gradients(dense(2, 1, 200, 300, 128));
   c.causal = c.deterministic = true;
@@ -92,6 +108,8 @@ TEST(KernelsOnGpu, GradientOfABias) {
   check::Case c = dense(2, 1, 150, 200, 64);
   c.bias = check::ScoreLayout{};
   check(with_gradients(c), {"sm90_backward", "sm90_dq", "sm90_dbias"});
+  c.len_q = c.len_k = 60, c.dim = c.dim_v = 32;  // one consumer warpgroup
+  check(with_gradients(c), {"sm90_dbias"});
 }
 TEST(KernelsOnGpu, OptionsTogether) {
   check::Case c = dense(2, 1, 150, 200, 64);
