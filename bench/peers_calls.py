@@ -279,6 +279,8 @@ class Torch:
         s = t.shape
         if s.page_size:
             raise Lacks("scaled_dot_product_attention reads no pages")
+        if s.causal and s.len_q != s.len_k:
+            raise Lacks("scaled_dot_product_attention aligns a causal mask with the first key")
         for name, asked in (("softcap", s.softcap), ("sinks", s.sinks), ("padded batch", s.padded),
                             ("deterministic backward", s.deterministic)):
             if asked:

@@ -214,7 +214,8 @@ class Textbook:
         k, v = (x.repeat_interleave(s.heads_q // s.heads_k, 1) for x in (k, v))
         scores = q @ k.transpose(2, 3) / s.head_dim**0.5
         scores = s.softcap * torch.tanh(scores / s.softcap) if s.softcap else scores
-        i, j = torch.arange(q.shape[2])[:, None], torch.arange(k.shape[2])
+        j = torch.arange(k.shape[2])
+        i = torch.arange(q.shape[2])[:, None] + k.shape[2] - q.shape[2]  # the last query is at the last key
         scores = scores - t.slopes[:, None, None] * (i - j).abs() if s.alibi else scores
         scores = scores + (learned[0] if s.bias == "learned" else t.bias).float() if s.bias else scores
         hidden = (j > i) & s.causal | ((i - j > s.window) & (s.window >= 0))
