@@ -7,6 +7,7 @@
 #include "check/run/run.h"
 #include "params.h"
 #include "tests/cuda/fake_gpu/fake_gpu.h"
+#include "tests/cuda/fake_gpu/few_sms.h"
 #include "tests/cuda/kernel_emulator/forward_kernel.h"
 #include "tests/properties/property.h"
 #include "tests/shared/gpu_memory.h"
@@ -255,7 +256,8 @@ TEST_F(FakeForward, TilesThatAMaskShowsOfHeadSize128EqualTheOracle) {
         c.causal = pattern == MaskPattern::documents, c.tile_stats = true;
         check(c, 0);
       }
-  check::Case many = few_queries(70, 1, 190, 70);
+  const FewSms few;
+  check::Case many = few_queries(9, 1, 190, 70);
   many.dim = many.dim_v = 128, many.mask = check::ScoreLayout{}, many.mask_pattern = MaskPattern::documents;
   many.mask_eighths = 2;
   check(many, 3);
@@ -264,7 +266,8 @@ TEST_F(FakeForward, TilesThatAMaskShowsOfHeadSize128EqualTheOracle) {
 // Two tiles that begin at boundaries of the mask, taken from a list: 64 queries, and the next 128. The first is
 // computed after its neighbour, because it sees fewer key tiles or, if it sees as many, because it is listed later.
 TEST_F(FakeForward, TilesThatAMaskSuggestsEqualTheOracle) {
-  check::Case c = few_queries(90, 1, 400, 150);
+  const FewSms few;
+  check::Case c = few_queries(11, 1, 400, 150);
   c.mask = check::ScoreLayout{}, c.mask->extents[1] = check::Extent::one;  // all heads share it
   c.mask_pattern = check::MaskPattern::documents, c.mask_eighths = 2;
   c.tile_stats = false;  // they count regular tiles, without a mask's
@@ -299,8 +302,8 @@ class FakeForwardOfShortSequences : public FakeForward {
  protected:
   static check::Case sequences(int64_t len_q, int64_t len_k, int64_t dim = 32) {
     check::Case c;
-    const int64_t tiles = (len_q + 63) / 64;
-    c.batch = (268 + 4 * tiles - 1) / (4 * tiles), c.heads_q = 4, c.heads_k = 2, c.len_q = len_q, c.len_k = len_k;
+    const int64_t tiles = (len_q + 63) / 64, enough = 2 * FewSms::kSms;
+    c.batch = (enough + 4 * tiles - 1) / (4 * tiles), c.heads_q = 4, c.heads_k = 2, c.len_q = len_q, c.len_k = len_k;
     c.dim = c.dim_v = dim;
     c.garbage = true;
     return c;
@@ -309,6 +312,9 @@ class FakeForwardOfShortSequences : public FakeForward {
     check(c, launches, dtype, false, c.mode == check::Mode::padded || c.mask ? 0 : 3);
     EXPECT_TRUE(running.is_short) << check::describe(c);
   }
+
+ private:
+  FewSms few_;
 };
 
 TEST_F(FakeForwardOfShortSequences, OfOneKeyTileEqualTheOracle) {
@@ -369,11 +375,12 @@ TEST_F(FakeForwardOfShortSequences, OfDifferentLengthsEqualTheOracle) {
 }
 
 TEST_F(FakeForward, ListedTilesEqualTheOracle) {
+  const FewSms few;
   for (const check::Mode mode : {check::Mode::packed, check::Mode::padded}) {
     check::Case c = few_queries(8, 2, 9, 11);
-    c.dim = 192, c.dim_v = 96, c.batch = 34, c.mode = mode;  // tiles whose output TMA does not store
+    c.dim = 192, c.dim_v = 96, c.batch = 6, c.mode = mode;  // tiles whose output TMA does not store
     c.give_max_seqlen = c.causal = mode == check::Mode::packed;
-    for (int32_t b = 0; b < 34; ++b) c.lengths_q.push_back(b * 7 % 10), c.lengths_k.push_back(b * 5 % 12);
+    for (int32_t b = 0; b < 6; ++b) c.lengths_q.push_back(b * 7 % 10), c.lengths_k.push_back(b * 5 % 12);
     check(c, 2);
   }
 }
