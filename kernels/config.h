@@ -54,7 +54,7 @@ enum ForwardSchedule : int {
   kFixedMax = 64,    // softcap bounds the scores, so that the softmax needs no maximum; bf16
   kFirstMax = 128,   // the maximum of a row's first key tile serves the later ones, too: see FirstMaxSoftmax
   // Times the number of other CTAs on the same SM, up to 7: while some wait for loads, products or stores of their
-  // tiles, others compute. Only with one consumer warpgroup.
+  // tiles, others compute. Only with one or two consumer warpgroups.
   kMoreCtas = 256,
   kAllMoreCtas = 7 * kMoreCtas,
 };
@@ -227,10 +227,14 @@ constexpr bool sanitizes_by_mask(const Sm90ForwardConfig& c) {
   return c.warpgroups <= 3 && (c.options & kMaskTensor) != 0;
 }
 constexpr int producer_registers(const Sm90ForwardConfig& c) {
-  return sanitizes_by_mask(c) ? 56 : c.warpgroups > 2 || ctas_per_sm(c) > 2 ? 32 : 40;
+  return sanitizes_by_mask(c) ? 56 : c.warpgroups * ctas_per_sm(c) > 2 ? 32 : 40;
 }
+constexpr int launch_registers(const Sm90ForwardConfig& c) { return 512 / ctas_per_sm(c) / (c.warpgroups + 1) / 8 * 8; }
+// ptxas refuses products whose sums, and 26 other registers, are more than the registers at launch (C7602).
+constexpr int max_product_columns(const Sm90ForwardConfig& c) { return 2 * (launch_registers(c) - 26); }
 constexpr int consumer_registers(const Sm90ForwardConfig& c) {
-  if (ctas_per_sm(c) > 1) return 2 * (256 / ctas_per_sm(c) / 8 * 8) - producer_registers(c);
+  if (ctas_per_sm(c) > 1)
+    return ((c.warpgroups + 1) * launch_registers(c) - producer_registers(c)) / c.warpgroups / 8 * 8;
   if (c.warpgroups <= 2) return sanitizes_by_mask(c) ? 224 : 232;
   if (c.warpgroups == 3) return sanitizes_by_mask(c) ? 152 : 160;
   return 112;

@@ -260,7 +260,6 @@ TEST(TunedPlans, take_a_legal_choice_for_their_kernel) {
   }
 }
 
-// The tables that tools/tile_tables.py writes.
 // A kernel for one key tile computes nothing of a second one.
 TEST(TunedPlans, for_one_key_tile_serve_no_longer_sequences) {
   const auto plan_of = [](int64_t length, const Choice& choice) {
@@ -280,9 +279,15 @@ TEST(TunedPlans, for_one_key_tile_serve_no_longer_sequences) {
   EXPECT_EQ(schedule_of(plan_of(65, choice)), choice.schedule);
   EXPECT_TRUE(has_one_key_tile(plan_of(64, choice).launch.kernel.as<Sm90ForwardConfig>()));
   choice.warpgroups = 2;
-  EXPECT_FALSE(plan_of(64, choice).tuned) << "one warpgroup per CTA";
+  EXPECT_FALSE(plan_of(65, choice).tuned) << "the registers of two warpgroups hold no tile and the previous one";
+  choice.tile_k = 128, choice.schedule = kPinWait | kPrefetchQ | kOneKeyTile | kMoreCtas;
+  EXPECT_TRUE(plan_of(128, choice).tuned);
+  EXPECT_FALSE(plan_of(129, choice).tuned);
+  choice.warpgroups = 3;
+  EXPECT_FALSE(plan_of(128, choice).tuned) << "the registers of an SM serve four consumer warpgroups";
 }
 
+// The tables that tools/tile_tables.py writes.
 TEST(MeasuredTiles, serve_the_calls_that_were_measured) {
   const cuda::Arch hopper = arch_named("sm_90a");
   const auto config_of = [&](const cuda::Typical& t, const Choice* choice = nullptr) {

@@ -316,6 +316,26 @@ struct Consumer {
     }
   }
 
+  // Scores of the first key tile, 64 keys at a time if the registers at launch do not allow for all of them.
+  template <int kKeys>
+  __device__ __forceinline__ void issue_first_scores(Accumulator<float> (&s)[kKeys / 8]) const {
+    constexpr int kColumns = kKeys <= max_product_columns(C) ? kKeys : 64;
+    static_assert(kKeys % kColumns == 0);
+    using Product = WarpgroupProduct<E, kColumns, false>;
+    const auto q = rematerialize(pipeline.q(group, scheduler.round));
+    const auto k = pipeline.k(keys.stage);
+    wgmma_fence();
+#pragma unroll
+    for (int first = 0; first < kKeys; first += kColumns) {
+      auto& sums = reinterpret_cast<Accumulator<float>(&)[kColumns / 8]>(s[first / 8]);
+      Product::start(sums, q.along_rows(0, 0), k.along_rows(0, first));
+#pragma unroll
+      for (int step = 1; step < C.dim_qk / 16; ++step)
+        Product::add(sums, q.along_rows(step, 0), k.along_rows(step, first));
+    }
+    wgmma_commit();
+  }
+
   // First key tile: scores and softmax without overlap. kKeys: the keys of the tile that matter.
   template <int kKeys>
   __device__ __forceinline__ void prologue(const TileInfo& info, const KeyTiles& tiles, const Options& options,
@@ -323,8 +343,7 @@ struct Consumer {
     Accumulator<float> s[1][kKeys / 8];
     wait_keys();
     Turn::wait(group);
-    issue_wgmma_ss<WarpgroupProduct<E, kKeys, false>, C.dim_qk>(s[0], rematerialize(pipeline.q(group, scheduler.round)),
-                                                                0, pipeline.k(keys.stage));
+    issue_first_scores<kKeys>(s[0]);
     const ScoreCoord coord(info);
     if constexpr (Options::kFoldsAlibi)
       distance = coord.q_first + static_cast<int>(coord.sequence.shift) + coord.lane.row - coord.lane.column;

@@ -119,7 +119,7 @@ const char* why_not(const ForwardProblem& p, const PlanTarget&) {
 // The schedule bits that a config may have. Bits that belong to an option are legal only with that option.
 int allowed_schedule(const Sm90ForwardConfig& c) {
   const bool may_keep = !has_one_key_tile(c) && (c.options == kMaskTensor || (c.options & (kBias | kMaskTensor)) == 0);
-  const int short_tiles = c.warpgroups == 1 ? kAllMoreCtas | (ctas_per_sm(c) > 1 ? kOneKeyTile : 0) : 0;
+  const int short_tiles = c.warpgroups <= 2 ? kAllMoreCtas | (ctas_per_sm(c) > 1 ? kOneKeyTile : 0) : 0;
   return short_tiles | kPingPong | kPinWait | kStoreBySmem | kPrefetchQ | (c.options & kBias ? kTmaBias : 0) |
          (c.options == kSoftcap && c.element == Element::bf16 ? kFixedMax : 0) |
          (may_keep && (c.schedule & kFixedMax) == 0 ? kFirstMax : 0);
@@ -132,16 +132,18 @@ bool has_mask_boxes(const Sm90ForwardConfig& c) {
 
 // Registers hold the scores of a tile, the probabilities, which take half as many, and the output. With kFirstMax they
 // also hold the probabilities of the previous tile, but there is no row maximum, so fewer other registers are in use.
-// With one key tile there are no counters either.
+// With one key tile the scores are no longer needed when the output is computed.
+int estimated_registers(const Sm90ForwardConfig& c) {
+  constexpr int kBesideOneKeyTile = 38;
+  if (has_one_key_tile(c)) return std::max(c.tile_k / 2, c.tile_k / 4 + c.dim_v / 2) + kBesideOneKeyTile;
+  if (uses_first_max(c)) return (c.dim_v + 2 * c.tile_k) / 2 + kOtherRegisters / 2;
+  return (2 * c.dim_v + 3 * c.tile_k) / 4 + kOtherRegisters;
+}
 Limits config_limits(const Sm90ForwardConfig& c, const Arch& arch) {
   if (c.warpgroups < 1 || c.warpgroups > 4 || c.tile_k < 16 || c.tile_k > 256 || c.stages < 2 || c.stages > 8 ||
       c.schedule < 0 || (c.schedule & ~allowed_schedule(c)) != 0 || (reads_mask(c) && !has_mask_boxes(c)))
     return kNoShape;
-  constexpr int kOfOneKeyTile = 8;
-  const int registers =
-      uses_first_max(c) ? (c.dim_v + 2 * c.tile_k) / 2 + kOtherRegisters / 2
-                        : (2 * c.dim_v + 3 * c.tile_k) / 4 + (has_one_key_tile(c) ? kOfOneKeyTile : kOtherRegisters);
-  return limits_with(arch.wgmma && c.tile_k % 16 == 0, shared_bytes(c), ctas_per_sm(c), arch, registers,
+  return limits_with(arch.wgmma && c.tile_k % 16 == 0, shared_bytes(c), ctas_per_sm(c), arch, estimated_registers(c),
                      consumer_registers(c));
 }
 
@@ -387,24 +389,28 @@ std::vector<Alternatives> option_candidates(const Sm90ForwardConfig& built_in, c
   return all;
 }
 
-// Candidates for short sequences: those of which several CTAs share an SM.
+// Candidates for short sequences: those of which several CTAs share an SM. Two warpgroups have registers only for one
+// key tile.
 std::vector<Alternatives> short_candidates(const ForwardProblem& p, const Arch& arch) {
   constexpr int64_t kLongest = 1024;
   std::vector<Alternatives> all;
-  if (std::max(p.len_q, p.len_k) > kLongest) return all;
   for (const int softmax : {int{kFirstMax}, 0})
-    for (const int tile_k : {64, 80, 128})
-      for (const int ctas : {4, 3, 2}) {
-        Alternatives kernels;
-        for (const int stages : {3, 2}) {
-          Sm90ForwardConfig c = config_without_tiles(p);
-          c.warpgroups = 1, c.tile_k = tile_k, c.stages = stages;
-          c.schedule |= kPinWait | kPrefetchQ | softmax | (ctas - 1) * kMoreCtas;
-          fit_to_sequences(c, p);
-          if (config_limits(c, arch).fault == Fault::none) kernels.push_back(key_of(kKernel, arch, c));
+    for (const int warpgroups : {1, 2})
+      for (const int tile_k : {64, 80, 128})
+        for (const int ctas : {4, 3, 2}) {
+          const bool one_key_tile = p.len_k <= tile_k;
+          if (!one_key_tile && (warpgroups > 1 || std::max(p.len_q, p.len_k) > kLongest)) continue;
+          if (one_key_tile && softmax != 0) continue;  // without further tiles nothing keeps a maximum
+          Alternatives kernels;
+          for (const int stages : {3, 2}) {
+            Sm90ForwardConfig c = config_without_tiles(p);
+            c.warpgroups = warpgroups, c.tile_k = tile_k, c.stages = stages;
+            c.schedule |= kPinWait | kPrefetchQ | softmax | (ctas - 1) * kMoreCtas;
+            fit_to_sequences(c, p);
+            if (config_limits(c, arch).fault == Fault::none) kernels.push_back(key_of(kKernel, arch, c));
+          }
+          if (!kernels.empty()) all.push_back(kernels);
         }
-        if (!kernels.empty()) all.push_back(kernels);
-      }
   return all;
 }
 

@@ -66,22 +66,28 @@ constexpr FirstMaxTiles kFirstMaxTiles[] = {
     {{256, 256, 2, 64, 2, dropout, kNoTurns}, plain, 1},                              //
 };
 
-// Tiles of 64 queries for short sequences: what waits in one CTA, for loads, products or stores of a tile, overlaps
-// with the work of the other CTAs of its SM. The first that fits is used.
+// Tiles for short sequences: what waits in one CTA, for loads, products or stores of a tile, overlaps with the work of
+// the other CTAs of its SM. The first that fits is used.
 struct ShortTiles {
-  int largest_dim, tile_k;
+  int largest_dim, options;  // options that the kernels have registers for
+  int warpgroups, tile_k;
   bool has_one_key_tile;
   int ctas;  // per SM, at most: tiles of a bias or a mask leave room for fewer
 };
+constexpr int kAny = ~0;
 constexpr ShortTiles kShortTiles[] = {
-    {64, 64, true, 4},    //
-    {64, 80, true, 3},    //
-    {64, 64, false, 3},   //
-    {128, 64, false, 2},  //
+    {64, kAny, 1, 64, true, 4},    //
+    {64, 0, 2, 80, true, 2},       //
+    {64, kAny, 1, 80, true, 3},    //
+    {64, 0, 2, 128, true, 2},      //
+    {64, kAny, 1, 64, false, 3},   //
+    {128, kAny, 1, 64, false, 2},  //
 };
-constexpr int64_t kShort = 256;  // queries, and keys
-constexpr int kShortStages = 3;  // at most
-// Warpgroups of one CTA that keep an SM as busy as a CTA of one warpgroup does, because they overlap less: an estimate.
+constexpr int64_t kShort = 256;      // keys, and queries unless all keys are in one tile
+constexpr int64_t kShortRounds = 2;  // with fewer tiles, other CTAs of an SM have no work
+constexpr int kShortStages = 3;      // at most
+// Warpgroups of one CTA that keep an SM as busy as a warpgroup of its own CTA does, because they overlap less: an
+// estimate.
 constexpr double kWarpgroupsPerCta = 0.9;
 
 // Rows that the busiest CTA computes. Few causal tiles cannot be distributed evenly: that CTA has a long and a short
@@ -175,22 +181,26 @@ void fit_to_sequences(Sm90ForwardConfig& c, const ForwardProblem& p) {
 
 void take_short_tiles(Sm90ForwardConfig& c, const ForwardProblem& p, const Arch& arch, int num_sms,
                       Limits (*limits)(const Sm90ForwardConfig&, const Arch&)) {
-  constexpr int64_t kRounds = 2;  // with fewer tiles, other CTAs of an SM have no work
-  if (p.cache || std::max(p.len_q, p.len_k) > kShort ||  // no kernel with pages was compiled for these tiles
-      query_tiles(p, kWarpgroupRows).at_most(kRounds * num_sms) < kRounds * num_sms)
-    return;
-  const auto tiles_of = [&](int rows) { return static_cast<double>((p.len_q + rows - 1) / rows); };
-  const double busy = tiles_of(kWarpgroupRows) / tiles_of(tile_q_of(c));  // warpgroups of a tile
+  if (p.cache || p.len_k > kShort) return;  // no kernel with pages was compiled for these tiles
+  const auto parts = [](int64_t length, int size) { return static_cast<double>((length + size - 1) / size); };
+  // Warpgroups of a usual tile that have rows, and the keys that each of them computes.
+  const double busy = parts(p.len_q, kWarpgroupRows) / parts(p.len_q, tile_q_of(c));
+  const double keys = parts(p.len_k, c.tile_k) * c.tile_k;
   const int dim = std::max(c.dim_qk, c.dim_v);
   // Dropout beside kFirstMax takes too many registers.
   const bool keeps = keeps_first_max(p, c) && (c.options & (kBias | kDropout)) == 0;
   const int schedule = (c.schedule & (kTmaBias | kFixedMax)) | kPinWait | kPrefetchQ | (keeps ? kFirstMax : 0);
   for (const ShortTiles& t : kShortTiles) {
-    if (dim > t.largest_dim || (t.has_one_key_tile && p.len_k > t.tile_k)) continue;
-    for (int ctas = t.ctas; ctas > 1 && busy < kWarpgroupsPerCta * ctas; --ctas)
+    const int tile_q = kWarpgroupRows * t.warpgroups;
+    if (dim > t.largest_dim || (c.options & ~t.options) != 0 || p.len_q <= tile_q - kWarpgroupRows ||
+        (t.has_one_key_tile ? p.len_k > t.tile_k : p.len_q > kShort) ||
+        query_tiles(p, tile_q).at_most(kShortRounds * num_sms) < kShortRounds * num_sms)
+      continue;
+    const double per_cta = kWarpgroupsPerCta * t.warpgroups * (t.has_one_key_tile ? keys / t.tile_k : 1);
+    for (int ctas = t.ctas; ctas > 1 && busy < per_cta * ctas; --ctas)
       for (int stages = kShortStages; stages >= 2; --stages) {
         Sm90ForwardConfig tiled = c;
-        tiled.warpgroups = 1, tiled.tile_k = t.tile_k, tiled.stages = stages;
+        tiled.warpgroups = t.warpgroups, tiled.tile_k = t.tile_k, tiled.stages = stages;
         tiled.schedule = schedule | (ctas - 1) * kMoreCtas;
         fit_to_sequences(tiled, p);
         if (limits(tiled, arch).fault != Fault::none) continue;

@@ -20,7 +20,7 @@ struct Running {
   int launches = 0;
   bool packed = false;    // a kernel with kPackHeads was launched
   unsigned ctas = 0;      // CTAs of the forward kernel, each with several tiles; 0: as planned
-  bool is_short = false;  // the kernel has several CTAs per SM
+  bool is_short = false;  // shared memory has room for several CTAs per SM
   std::string fault;
 } running;
 
@@ -30,7 +30,7 @@ void run_forward_kernel(const FakeLaunch& launch) {
   if (!running.fault.empty()) return;
   unsigned grid_x = launch.grid_x;
   if (std::strstr(launch.program, "sm90_forward<") != nullptr) {
-    running.is_short = launch.threads == 2 * kWarpgroupThreads;
+    running.is_short = launch.shared_bytes <= (228u << 10) / 2;
     if (running.ctas != 0) {
       TileOrder& order = static_cast<Sm90ForwardParams*>(const_cast<void*>(launch.params))->tile_order;
       grid_x = running.ctas;
@@ -339,6 +339,27 @@ TEST_F(FakeForwardOfShortSequences, Of65To80KeysEqualTheOracle) {
     c.causal = keys == 77;
     check_short(c);
   }
+}
+
+// Two warpgroups share the keys, of which each multiplies 64 at a time if there are more than 80.
+TEST_F(FakeForwardOfShortSequences, OfTwoWarpgroupsEqualTheOracle) {
+  const auto enough = [](int64_t len_q, int64_t len_k) {
+    check::Case c = sequences(len_q, len_k, 64);
+    c.batch *= 2;
+    return c;
+  };
+  check::Case c = enough(128, 128);
+  c.causal = c.live_nan = true;
+  check_short(c);
+  check::Case window = enough(150, 100);
+  window.window_left = 20, window.window_right = 30, window.live_nan = true;
+  check_short(window);
+  check_short(enough(300, 77));
+  check::Case padded = enough(120, 128);
+  padded.mode = check::Mode::padded;
+  for (int32_t b = 0; b < padded.batch; ++b)
+    padded.lengths_q.push_back(b * 17 % 121), padded.lengths_k.push_back(b * 23 % 129);
+  check_short(padded, 2);
 }
 
 TEST_F(FakeForwardOfShortSequences, OfSeveralKeyTilesEqualTheOracle) {
