@@ -270,7 +270,12 @@ struct BackwardProducer {
       const bool ends = uniform(task().written) < 0;
       read_task();
       if (count > 0) load_next_queries();
-      if (!first) mbarrier_wait(pipeline.k_empty(), keys_phase ^ 1);
+      if (!first) {
+        // Meeting keeps the warps together: consumers that find no query tiles may release the next keys, too, before a
+        // late warp has seen this release.
+        mbarrier_wait(pipeline.k_empty(), keys_phase ^ 1);
+        sync();
+      }
       converge();
       if (ends) break;
       if (thread() == 0) load_keys_and_values();
