@@ -20,10 +20,13 @@ struct BackwardParams {
   int bias_batch, bias_heads, bias_len_q;  // extents of dbias: 1 for a dimension that is reduced
 
   // Workspace. Query tiles are indexed by query_tile().
-  int64 packed_tiles;      // query tiles per head of packed tensors
-  void* row_stats;         // [tile][LSE in units of log2, delta, flags] in Reals
-  void* dq_accum;          // [tile][dq_rows x dim_qk], in the order of accum_block(); null: dQ is not wanted
-  int dq_rows;             // tile_q, or less for short sequences
+  int64 packed_tiles;  // query tiles per head of packed tensors
+  void* row_stats;     // [tile][LSE in units of log2, delta, flags] in Reals
+  void* dq_accum;      // [tile][dq_rows x dim_qk], in the order of accum_block(); null: dQ is not wanted
+  int dq_rows;         // tile_q, or less for short sequences
+  // With kKeepsDq, instead of dq_accum: the same tiles for the heads that a CTA works on, [CTA][head of a group][tile].
+  // Nothing is cleared: the first key tile that a query tile sees begins its sums.
+  float* kept_dq;
   unsigned* dq_semaphore;  // ordered: [tile], number of key tiles already added
   // ordered or persistent: index of the next key tile. sm90: then of the next task of dBias, and for each of its tiles
   // that have several parts the number of parts that are done.

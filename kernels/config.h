@@ -141,9 +141,12 @@ struct BackwardConfig {
 
 // What the main backward kernel of sm_90a does about dQ.
 enum DqMode : int {
-  kNoDq = 0,     // dQ is not wanted, or the dQ kernel computes it
-  kAddsDq = 1,   // every key tile adds to dq_accum; needs two consumer warpgroups or more
-  kStoresDq = 2  // stores dQ: all keys of a sequence are in one key tile
+  kNoDq = 0,      // dQ is not wanted, or the dQ kernel computes it
+  kAddsDq = 1,    // every key tile adds to dq_accum; needs two consumer warpgroups or more
+  kStoresDq = 2,  // stores dQ: all keys of a sequence are in one key tile
+  // Keeps the sums of dQ to itself, and stores dQ at the last key tile that a query tile sees: a CTA takes all key tiles
+  // of its heads, one after the other.
+  kKeepsDq = 3
 };
 
 // Backward on sm_90a: consumer warpgroups with 64 keys each, and a producer warpgroup that also computes dQ, unless a
@@ -398,6 +401,8 @@ constexpr int ctas_per_sm(const Sm90BackwardConfig& c) {
   return c.dim_qk == 32 && c.dim_v == 32 && c.options == 0 ? 3 : 2;
 }
 constexpr int consumer_warpgroups(const Sm90BackwardConfig& c) { return split_dk_dv(c) ? 2 : c.warpgroups; }
+constexpr bool keeps_dq(const Sm90BackwardConfig& c) { return c.dq == kKeepsDq; }
+constexpr bool stores_dq(const Sm90BackwardConfig& c) { return c.dq == kStoresDq || keeps_dq(c); }
 // Options beyond ALiBi take registers of the consumers.
 constexpr bool takes_registers(int options) { return (options & ~kAlibi) != 0; }
 // Whether the producer only loads, and another warpgroup computes dQ. Registers suffice for four warpgroups if two of
@@ -416,7 +421,7 @@ constexpr bool has_small_producer(const Sm90BackwardConfig& c) { return !split_d
 constexpr int consumer_registers(const Sm90BackwardConfig& c) {
   if (ctas_per_sm(c) == 3) return 112;
   if (ctas_per_sm(c) == 2) return has_small_producer(c) ? 184 : 160;
-  if (c.dq == kStoresDq && has_small_producer(c)) return 216;
+  if (stores_dq(c) && has_small_producer(c)) return 216;
   if (c.warpgroups == 3) return has_small_producer(c) ? 152 : 144;
   if (!c.dq || has_small_producer(c)) return 224;
   return 208;
@@ -424,7 +429,7 @@ constexpr int consumer_registers(const Sm90BackwardConfig& c) {
 constexpr int producer_registers(const Sm90BackwardConfig& c) {
   if (has_loader(c)) return 32;
   if (ctas_per_sm(c) > 1) return 2 * (256 / ctas_per_sm(c) / 8 * 8) - consumer_registers(c);
-  if (c.dq == kStoresDq && has_small_producer(c)) return 72;
+  if (stores_dq(c) && has_small_producer(c)) return 72;
   if (!c.dq || has_small_producer(c)) return 56;
   return c.warpgroups == 2 ? 88 : 80;
 }

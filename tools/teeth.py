@@ -152,6 +152,12 @@ def misplaced(faults: list[tuple[str, Fault]]) -> list[str]:
     return errors
 
 
+def processor_features() -> set[str]:
+    info = pathlib.Path("/proc/cpuinfo")
+    text = info.read_text(encoding="utf-8") if info.is_file() else ""
+    return {word for line in text.splitlines() if line.startswith(("flags", "Features")) for word in line.split()}
+
+
 def try_fault(trial: Trial, file: str, fault: Fault, ignored: set[str]) -> tuple[str, str]:
     with Planted(trial.tree / file, fault):
         try:
@@ -275,6 +281,11 @@ def main() -> int:
         for file, fault in faults:
             print(f"{file:28} {fault.name}")
         return 0
+    features = processor_features()
+    for _, fault in faults:
+        if fault.needs and fault.needs not in features:
+            print(f"not tried on this processor: {fault.name} (needs {fault.needs})")
+    faults = [(file, fault) for file, fault in faults if not fault.needs or fault.needs in features]
     trials = make_trials(arguments.directory.resolve(), max(1, arguments.copies), arguments.jobs)
     return 0 if try_all(trials, faults, arguments.seconds) else 1
 

@@ -134,6 +134,7 @@ class BackwardWalk {
         c_(plan.prepare.kernel.as<BackwardConfig>()),
         row_(p),
         s_(sequence_of(p, 0)),
+        keeps_dq_(plan.workspace.kept_dq != 0),
         sums_bytes_(real(plan.workspace.dq_rows) * real(c_.dim_qk) * row_.state) {}
 
   Moved moved() {
@@ -150,7 +151,7 @@ class BackwardWalk {
   void prepare_and_finish(double queries) {
     const double heads = real(p_.batch * p_.heads_q);
     moved_.read += heads * queries * (2 * row_.v + row_.state);  // O, dO, LSE
-    moved_.written += heads * (real(row_stats_bytes(c_)) + sums_bytes_);
+    moved_.written += heads * (real(row_stats_bytes(c_)) + (keeps_dq_ ? 0 : sums_bytes_));
     if (plan_.finish.grid_x == 0) {  // the main kernel stores dQ, or the kernel for dQ does: see walk_keys
       if (p_.dq && plan_.dq.grid_x == 0) moved_.written += heads * queries * row_.qk;
       return;
@@ -175,7 +176,14 @@ class BackwardWalk {
     moved_.read += heads * rows_k * (alternates_ ? (1 + 2 * steps) * row_.qk + steps * row_.v : row_.qk + row_.v);
     moved_.read +=
         heads * (group * rows_q * ((alternates_ ? 2 : 1) * row_.qk + row_.v) + steps * real(row_stats_bytes(c_)));
-    moved_.added += heads * steps * sums_bytes_;
+    if (keeps_dq_) {  // every key tile but the last one of a query tile writes the sums, and every one but the first reads
+      const Range later{keys.end, keys.end + plan_.tile_k};
+      const Range left = keys.end < s_.len_k ? tiles_over(queries_of_keys(p_, s_, later), c_.tile_q) : Range{};
+      const double again = group * real(std::max<int64_t>(0, tiles.end - std::max(tiles.begin, left.begin)));
+      if (!left.empty()) moved_.read += heads * again * sums_bytes_, moved_.written += heads * again * sums_bytes_;
+    } else {
+      moved_.added += heads * steps * sums_bytes_;
+    }
   }
 
   void walk_keys(Range queries, Range seen) {
@@ -194,6 +202,7 @@ class BackwardWalk {
   const BackwardConfig c_;   // the fields that all kernels share: type, head sizes, tile_q
   const Rows row_;
   const Sequence s_;
+  const bool keeps_dq_;      // a CTA has all key tiles of a head
   const double sums_bytes_;  // size of a tile of dQ sums
   Moved moved_;
 };

@@ -28,6 +28,16 @@ __device__ __forceinline__ void issue_wgmma_ss(typename Product::Sums& s, ATile 
   wgmma_commit();
 }
 
+// s += a b, both in shared memory; otherwise as above.
+template <class Product, int kColumns, class ATile, class BTile>
+__device__ __forceinline__ void issue_wgmma_ss_add(typename Product::Sums& s, ATile a, BTile b) {
+  fence_operands(s);
+  wgmma_fence();
+#pragma unroll
+  for (int step = 0; step < kColumns / 16; ++step) Product::add(s, a.along_rows(step, 0), b.across_rows(step));
+  wgmma_commit();
+}
+
 // c += a b, with a in registers and b in shared memory.
 template <class Product, int kSteps, class BTile>
 __device__ __forceinline__ void issue_wgmma_rs(typename Product::Sums& c, unsigned (&a)[kSteps][4], BTile b) {

@@ -108,6 +108,9 @@ __device__ __forceinline__ Accumulator<Real> load_block(const Real* block, int l
   }
   return c;
 }
+__device__ __forceinline__ void store_block(float* block, int lane, const Accumulator<float>& c) {
+  *reinterpret_cast<float4*>(block + lane * 4) = {c.x[0], c.x[1], c.x[2], c.x[3]};
+}
 template <class Real>
 __device__ __forceinline__ void add_block(Real* block, int lane, const Accumulator<Real>& c, bool adds) {
   if constexpr (kAddsFour && sizeof(Real) == 4) {

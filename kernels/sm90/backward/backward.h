@@ -49,7 +49,10 @@ __device__ __forceinline__ void sm90_backward(const Sm90BackwardParams& p) {
   if (threadIdx.x == 0) pipeline.init();
   if (threadIdx.x == 32) prefetch(p.k), prefetch(p.q), prefetch(p.dout), prefetch(p.v);
   if (p.backward.key_tiles) griddepcontrol_wait();  // the prepare kernel writes the list of key tiles
-  if (threadIdx.x == 0) write_task<portable_view(C)>(pipeline.task(0), p.backward, cta_number());
+  if (threadIdx.x == 0) {
+    if constexpr (keeps_dq(C)) write_task_of_head<portable_view(C)>(pipeline.task(0), p.backward, cta_number(), 0);
+    else write_task<portable_view(C)>(pipeline.task(0), p.backward, cta_number());
+  }
   // The finish kernel can start on an SM only after this CTA has exited.
   griddepcontrol_wait(), griddepcontrol_launch_dependents();
   __syncthreads();

@@ -49,16 +49,13 @@ struct DqAdder {
     return uniform(named_barrier_any(Pipeline::kDqBarrier, kWarpgroupThreads, found));
   }
 
-  // Computes dS K without the terms whose dS is 0. A query that sees a non-finite element has a NaN in its dS, so no
+  // Adds dS K without the terms whose dS is 0. A query that sees a non-finite element has a NaN in its dS, so no
   // term is lost.
-  static __device__ __forceinline__ void multiply_selected(Panel& dq, typename Panel::DsTile ds,
-                                                           typename Panel::KPanel k) {
+  static __device__ __forceinline__ void add_selected(Panel& dq, typename Panel::DsTile ds, typename Panel::KPanel k) {
     const LaneCoord lane = lane_coord_in_warpgroup();
     const auto element = [](unsigned address) {
       return widen<E>(*static_cast<const unsigned short*>(__cvta_shared_to_generic(address)));
     };
-#pragma unroll
-    for (int n = 0; n < Panel::kColumns / 8; ++n) dq.sums[n] = {};
 #pragma unroll 1
     for (int key = 0; key < Panel::kTileK; ++key) {
       const unsigned at = key % 8 * 2;
@@ -79,14 +76,34 @@ struct DqAdder {
 #pragma unroll 1
     for (int iteration = 0; iteration < count; ++iteration) {
       converge();
-      const int64 tile = tiles_before + member * tiles_of_head + tiles.tile(step);
-      Panel::for_all(
-          pipeline, iteration, count, pipeline.k().address,
-          [select](Panel& dq, auto ds, auto k) {
-            if (select) multiply_selected(dq, ds, k);
-            else dq.multiply(ds, k);
-          },
-          [&](const Panel& dq, int column) { dq.add_to_accum(p.backward, tile, column); });
+      if constexpr (keeps_dq(C)) {
+        const KeyTask& coord = pipeline.task(keys.slot());  // for its fields there are no registers
+        const int tile = tiles.tile(step);
+        Panel::for_all_kept(
+            p.backward, pipeline, iteration, count, pipeline.k().address, member, tile, tile >= coord.begins_dq,
+            tile < coord.ends_dq,
+            [select](Panel& dq, auto ds, auto k) {
+              if (select) add_selected(dq, ds, k);
+              else dq.multiply_add(ds, k);
+            },
+            [&](const Panel& dq, int column) {
+              dq.store(p.backward, coord.b, coord.first_head + member, tile, column);
+            });
+      } else {
+        const int64 tile = tiles_before + member * tiles_of_head + tiles.tile(step);
+        Panel::for_all(
+            pipeline, iteration, count, pipeline.k().address,
+            [select](Panel& dq, auto ds, auto k) {
+              if (select) {
+#pragma unroll
+                for (int n = 0; n < Panel::kColumns / 8; ++n) dq.sums[n] = {};
+                add_selected(dq, ds, k);
+              } else {
+                dq.multiply(ds, k);
+              }
+            },
+            [&](const Panel& dq, int column) { dq.add_to_accum(p.backward, tile, column); });
+      }
       if (++step == steps) step = 0, ++member;
     }
   }

@@ -14,6 +14,8 @@ namespace cuflash {
 struct KeyTask : TaskCoord {  // group: query heads of this part
   int first_head;             // first query head of this part
   int part;                   // which part of the key tile
+  // With kKeepsDq: query tiles from begins_dq on see no earlier keys, and those before ends_dq see no later ones.
+  int begins_dq, ends_dq;
 };
 static_assert(sizeof(KeyTask) <= kTaskBytes);
 
@@ -87,6 +89,31 @@ __device__ __forceinline__ void write_next_task(KeyTask& task, const BackwardPar
     write_task<C>(task, p, index);
     paired = false;
   } while (task.written == 0);
+}
+
+// With kKeepsDq, tasks are numbered head by head, and tickets number the heads.
+template <BackwardConfig C>
+__device__ __forceinline__ void write_task_of_head(KeyTask& task, const BackwardParams& p, int64 head, int tile) {
+  const AttentionParams& a = p.attention;
+  const int64 tiles = tiles_in(a.len_k, C.tile_k);
+  write_task<C>(task, p, head * tiles + tile);
+  if (task.written < 0) return;
+  const auto visited = [&](int first) {
+    const Range keys{first, min(int64{first} + C.tile_k, int64{task.sequence.len_k})};
+    return visited_query_tiles<C>(a, task.sequence, keys, false);
+  };
+  const int last = static_cast<int>(tiles) - 1;
+  const VisitedTiles later = tile < last ? visited(task.k_first + C.tile_k) : VisitedTiles{};
+  task.begins_dq = tile > 0 ? visited(task.k_first - C.tile_k).end : 0;
+  task.ends_dq = later.count() > 0 ? later.begin : tiles_in(a.len_q, C.tile_q);
+}
+template <BackwardConfig C>
+__device__ __forceinline__ void write_next_task_of_head(KeyTask& task, const KeyTask& current,
+                                                        const BackwardParams& p) {
+  const int tile = current.k_first / C.tile_k + 1;
+  if (tile < tiles_in(p.attention.len_k, C.tile_k))
+    write_task_of_head<C>(task, p, int64{current.b} * p.attention.heads_k + current.head_k, tile);
+  else write_task_of_head<C>(task, p, static_cast<int64>(atomicAdd(p.ticket, 1ull)), 0);
 }
 
 // The tile of dk_accum and dv_accum that has the task's first 64 keys.

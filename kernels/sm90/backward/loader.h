@@ -16,8 +16,12 @@ struct BackwardLoader : BackwardProducer<C> {
 
   // The claiming warp does not wait here: it writes the task after this one only once the loading warp, which has read
   // this one by then, signals that it nears its end.
-  static __device__ __forceinline__ void signal_task() { named_barrier_arrive(Base::Pipeline::kProducerBarrier, 2 * 32); }
-  static __device__ __forceinline__ void wait_for_task() { named_barrier_sync(Base::Pipeline::kProducerBarrier, 2 * 32); }
+  static __device__ __forceinline__ void signal_task() {
+    named_barrier_arrive(Base::Pipeline::kProducerBarrier, 2 * 32);
+  }
+  static __device__ __forceinline__ void wait_for_task() {
+    named_barrier_sync(Base::Pipeline::kProducerBarrier, 2 * 32);
+  }
 
   // Signals that it is time to claim the next task: late, so that CTAs with short tasks take those that follow a long
   // one, but while the consumers still have two query tiles to visit, so that the first loads are not late.
@@ -35,9 +39,14 @@ struct BackwardLoader : BackwardProducer<C> {
   __device__ __forceinline__ void claim_tasks() {
 #pragma unroll 1
     for (; uniform(Base::task().written) >= 0; keys_phase ^= 1) {
+      const int current = tasks.stage;
       tasks.advance();
       mbarrier_wait(pipeline.near_end(), keys_phase);
-      if (thread() % 32 == 0) write_next_task<Base::kPortable>(pipeline.task(tasks.stage), p.backward, false);
+      if (thread() % 32 == 0) {
+        KeyTask& next = pipeline.task(tasks.stage);
+        if constexpr (keeps_dq(C)) write_next_task_of_head<Base::kPortable>(next, pipeline.task(current), p.backward);
+        else write_next_task<Base::kPortable>(next, p.backward, false);
+      }
       __syncwarp();
       signal_task();
     }

@@ -8,9 +8,7 @@
 #include "sm90/backward/dq_panel.h"
 #include "sm90/backward/options.h"
 #include "sm90/backward/pipeline.h"
-#include "sm90/lane_coord.h"
 #include "sm90/ring.h"
-#include "sm90/store.h"
 #include "sm90/tma_load.h"
 #include "tile/finite.h"
 
@@ -49,6 +47,7 @@ struct BackwardProducer {
   int b, first_head;     // first query head of the task
   int first_row, len_q;  // first row and length of the sequence
   int64 tiles_before, tiles_of_head;
+  int begins_dq, ends_dq;  // see KeyTask
   bool has_trailing_rows;  // the tensor has rows after the sequence
   // With a mask tensor: the list of query tiles, and its entries for next_load and for the next dQ, which are read one
   // step ahead.
@@ -77,6 +76,7 @@ struct BackwardProducer {
     b = uniform(coord.b), first_head = uniform(coord.first_head);
     first_row = uniform(static_cast<int>(coord.sequence.q_begin)), len_q = uniform(coord.sequence.len_q);
     tiles_before = coord.tiles_before, tiles_of_head = coord.tiles_of_head;
+    if constexpr (keeps_dq(C)) begins_dq = uniform(coord.begins_dq), ends_dq = uniform(coord.ends_dq);
     // TMA fills rows beyond the end of the tensor with zeros.
     has_trailing_rows = first_row + int64{len_q} < (a.cu_q ? a.total_q : a.len_q);
     if constexpr (reads_mask(C))
@@ -235,16 +235,6 @@ struct BackwardProducer {
 #pragma unroll 1
     for (int iteration = kLoadsAhead; iteration < count; ++iteration) load_next_queries();
   }
-  // Stores columns of dQ that no other key tile adds to.
-  __device__ __forceinline__ void store_dq(const Panel& dq, const Visit& visit, int tile, int column) const {
-    using Factor = GradientFactor<C.options>;
-    const LaneCoord lane = lane_coord_in_warpgroup();
-    const float scale = Factor::of_scale(static_cast<float>(a.scale));
-    const int row = tile * C.tile_q + lane.row;
-    const RowStore<E, Panel::kColumns / 8, Factor::kMayBeZero> store{
-        dq.sums, {scale, scale}, {row < a.len_q, row + 8 < a.len_q}, lane.column / 2, a.dim_qk - column};
-    store.to_global(p.backward.dq, offset_of(p.backward.dq, b, first_head + visit.member, row) + column);
-  }
   __device__ __forceinline__ void compute_dq(unsigned keys) {
     Visit visit;
     Panel::release_all_ds(count);
@@ -253,12 +243,21 @@ struct BackwardProducer {
       if (iteration + kLoadsAhead < count) load_next_queries();
       converge();
       const int tile = tile_for_dq(visit);
-      Panel::for_all(
-          pipeline, iteration, count, uniform(keys), [](Panel& dq, auto ds, auto k) { dq.multiply(ds, k); },
-          [&](const Panel& dq, int column) {
-            if constexpr (C.dq == kStoresDq) store_dq(dq, visit, tile, column);
-            else dq.add_to_accum(p.backward, query_tile(visit.member, tile), column);
-          });
+      const auto store = [&](const Panel& dq, int column) {
+        dq.store(p.backward, b, first_head + visit.member, tile, column);
+      };
+      if constexpr (keeps_dq(C)) {
+        Panel::for_all_kept(
+            p.backward, pipeline, iteration, count, uniform(keys), visit.member, tile, tile >= begins_dq,
+            tile < ends_dq, [](Panel& dq, auto ds, auto k) { dq.multiply_add(ds, k); }, store);
+      } else {
+        Panel::for_all(
+            pipeline, iteration, count, uniform(keys), [](Panel& dq, auto ds, auto k) { dq.multiply(ds, k); },
+            [&](const Panel& dq, int column) {
+              if constexpr (C.dq == kStoresDq) store(dq, column);
+              else dq.add_to_accum(p.backward, query_tile(visit.member, tile), column);
+            });
+      }
     }
   }
 
@@ -282,8 +281,11 @@ struct BackwardProducer {
       __syncwarp();
 #pragma unroll 1
       for (int n = 1; n < min(kLoadsAhead, count); ++n) load_next_queries();
-      if (thread() == kWarpgroupThreads - 1)
-        write_next_task<kPortable>(pipeline.task((tasks.stage + 1) % kTaskSlots), p.backward, first);
+      if (thread() == kWarpgroupThreads - 1) {
+        KeyTask& next = pipeline.task((tasks.stage + 1) % kTaskSlots);
+        if constexpr (keeps_dq(C)) write_next_task_of_head<kPortable>(next, task(), p.backward);
+        else write_next_task<kPortable>(next, p.backward, first);
+      }
       converge();
       if (count > 0) mainloop();
       sync();  // the next task is written

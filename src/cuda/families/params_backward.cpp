@@ -17,7 +17,8 @@ BackwardParams backward_params(const BackwardProblem& p, const BackwardPlan& pla
   b.bias_len_q = static_cast<int>(p.bias_len_q);
   b.packed_tiles = w.packed_tiles;
   b.row_stats = part(w.row_stats);
-  if (w.dq_rows != 0) b.dq_accum = part(w.dq_accum);
+  if (w.kept_dq != 0) b.kept_dq = static_cast<float*>(part(w.kept_dq));
+  else if (w.dq_rows != 0) b.dq_accum = part(w.dq_accum);
   b.dq_rows = w.dq_rows;
   if (plan.ordered) b.dq_semaphore = static_cast<unsigned*>(part(w.dq_semaphore));
   if (plan.ordered || plan.main.persistent || plan.bias.persistent) b.ticket = static_cast<uint64*>(part(w.ticket));

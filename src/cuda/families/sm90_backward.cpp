@@ -139,8 +139,8 @@ bool defers_prepare(const BackwardProblem& p, const Sm90BackwardConfig& c) {
     return rows.dtype == p.dtype && reinterpret_cast<uintptr_t>(rows.data) % 16 == 0 && rows.row_stride >= 0 &&
            rows.row_stride < kFar && (rows.row_stride | rows.head_stride | rows.batch_stride) % 8 == 0;
   };
-  return has_loader(c) && !p.packed() && !p.used_q && !p.dlse && !p.sink && p.len_q >= kTileQ && p.dim_v % 8 == 0 &&
-         mean_keys(p) >= kEnoughKeys && is_simple(p.o) && is_simple(p.dout);
+  return has_loader(c) && c.dq == kAddsDq && !p.packed() && !p.used_q && !p.dlse && !p.sink && p.len_q >= kTileQ &&
+         p.dim_v % 8 == 0 && mean_keys(p) >= kEnoughKeys && is_simple(p.o) && is_simple(p.dout);
 }
 
 bool separates_dq(const BackwardProblem& p, int widest, int tile_k, Reproducible reproducible) {
@@ -172,9 +172,28 @@ bool can_store_dq(const BackwardProblem& p, const Sm90BackwardConfig& c) {
          has_registers;
 }
 
+// Whether a CTA can take all key tiles of a head, so that it keeps the sums of dQ to itself: if every query sees a key,
+// and if heads are many enough that all multiprocessors have equal work.
+bool can_keep_dq(const BackwardProblem& p, const Sm90BackwardConfig& c) {
+  constexpr double kBalanced = 0.9;
+  const double rounds = static_cast<double>(p.batch * p.heads_k) / static_cast<double>(kSms * ctas_per_sm(c));
+  return (p.dk || p.dv) && std::max(c.dim_qk, c.dim_v) <= 128 && c.options == 0 && all_queries_see_keys(p) &&
+         rounds >= kBalanced * std::ceil(rounds);
+}
+
+// Whether that is the plan's choice: where sums of dQ of all CTAs are a part of the L2 cache. Not measured for more
+// than 64 columns.
+bool keeps_dq(const BackwardProblem& p, const Sm90BackwardConfig& c) {
+  constexpr int64_t kCacheBytes = 24 << 20;
+  const Checked bytes = Checked(p.group()) * p.len_q * c.dim_qk * int64_t{sizeof(float)} * kSms * ctas_per_sm(c);
+  return can_keep_dq(p, c) && std::max(c.dim_qk, c.dim_v) <= kPanelColumns &&
+         bytes.at_most(kCacheBytes + 1) <= kCacheBytes;
+}
+
 Limits main_limits(const Sm90BackwardConfig& c, const Arch& arch) {
   if (c.tile_q != kWarpgroupRows || c.warpgroups < 1 || c.warpgroups > 3 || c.stages < 2 || c.stages > 8 ||
-      c.dq < kNoDq || c.dq > kStoresDq || (c.warpgroups == 1 && c.dq == kAddsDq) ||
+      c.dq < kNoDq || c.dq > kKeepsDq || (c.warpgroups == 1 && c.dq == kAddsDq) ||
+      (c.dq == kKeepsDq && (c.options != 0 || std::max(c.dim_qk, c.dim_v) > 128)) ||
       (c.dq == kStoresDq && std::max(c.dim_qk, c.dim_v) > kPanelColumns))
     return kNoShape;
   // A warpgroup keeps dK and dV of 64 keys, or one of the two, and S and dP, which P and dS replace.
@@ -239,7 +258,8 @@ bool apply_choice(const BackwardProblem& p, const PlanTarget& target, Sm90Backwa
   Sm90BackwardConfig wanted = c;
   if (!apply_tuned(kTunable, target.choice, target.arch, wanted)) return false;
   if (!p.dq || !(p.dk || p.dv)) wanted.dq = c.dq;
-  else if (wanted.dq != kNoDq) wanted.dq = can_store_dq(p, wanted) ? kStoresDq : kAddsDq;
+  else if (wanted.dq != kNoDq && can_store_dq(p, wanted)) wanted.dq = kStoresDq;
+  else if (wanted.dq != kNoDq && !(wanted.dq == kKeepsDq && can_keep_dq(p, wanted))) wanted.dq = kAddsDq;
   if (!is_legal(main_limits(wanted, target.arch))) return false;
   c = wanted;
   return true;
@@ -285,6 +305,7 @@ Configs configs_for(const BackwardProblem& p, const PlanTarget& target) {
   const auto config = [&](bool adds) {
     Sm90BackwardConfig c{element, dim_qk, dim_v, kTileQ, warpgroups, 4, adds ? kAddsDq : kNoDq, options};
     if (adds && can_store_dq(p, c)) c.dq = kStoresDq;
+    else if (adds && keeps_dq(p, c)) c.dq = kKeepsDq;
     if (measured && adds == (measured->adds_dq != 0)) c.stages = measured->stages;
     else if (wide) c.stages = 2;
     else if (adds && !narrow && !has_loader(c)) c.stages = 3;
@@ -292,9 +313,11 @@ Configs configs_for(const BackwardProblem& p, const PlanTarget& target) {
     return c;
   };
   // Bias tiles together with mask tiles leave no shared memory for the tiles that dQ needs.
-  const bool separate = separates_dq(p, std::max(dim_qk, dim_v), kWarpgroupRows * warpgroups, target.reproducible) ||
-                        (p.dq && measured && measured->adds_dq == 0) ||
-                        (p.dq && !wide && shared_bytes(config(true)) > target.arch.shared_per_block);
+  const bool keeps = p.dq && config(true).dq == kKeepsDq;
+  const bool separate =
+      !keeps && (separates_dq(p, std::max(dim_qk, dim_v), kWarpgroupRows * warpgroups, target.reproducible) ||
+                 (p.dq && measured && measured->adds_dq == 0) ||
+                 (p.dq && !wide && shared_bytes(config(true)) > target.arch.shared_per_block));
   Configs configs{config(p.dq && !separate), {}, false};
   if (configs.main.dq == kStoresDq && !measured) configs.main = with_one_warpgroup(p, configs.main, target.arch);
   configs.tuned = apply_choice(p, target, configs.main);
@@ -364,14 +387,16 @@ BackwardPlan plan(const BackwardProblem& p, const PlanTarget& target) {
   const Configs configs = configs_for(p, target);
   const Sm90BackwardConfig& c = configs.main;
   const bool runs_main = c.dq || p.dk || p.dv;
-  const bool divides = runs_main && !(configs.dq && runs_side_by_side(p, tile_k_of(c)));
+  const bool divides = runs_main && c.dq != kKeepsDq && !(configs.dq && runs_side_by_side(p, tile_k_of(c)));
+  const int64_t keeping_ctas = keeps_dq(c) ? (Checked(p.batch) * p.heads_k).at_most(kSms * ctas_per_sm(c)) : 0;
   const MainKernel kernel{.config = portable_view(c), .sums_dq = c.dq == kAddsDq, .claims_late = has_loader(c)};
   const KeyParts parts = divides ? key_parts(p, kernel, target.reproducible) : KeyParts{};
   const std::optional<DbiasTasks> dbias = runs_main || configs.dq ? dbias_tasks(p, c, arch) : std::nullopt;
   Sums sums{.dq = c.dq == kAddsDq,
+            .keeping_ctas = keeping_ctas,
             .parts = parts,
             .lists_keys = runs_main,
-            .claims_ahead = runs_main && !has_loader(c),
+            .claims_ahead = runs_main && !has_loader(c) && c.dq != kKeepsDq,
             .counts_tasks = has_loader(c),
             .defers_prepare = defers_prepare(p, c),
             .dbias = dbias.has_value()};
@@ -384,7 +409,11 @@ BackwardPlan plan(const BackwardProblem& p, const PlanTarget& target) {
   plan.tuned = configs.tuned && runs_main;
   plan.reason = reason_of(configs, runs_main);
   const Checked tiles = p.packed() ? Checked(plan.workspace.listed_tiles) * p.heads_k : key_tiles(p, tile_k_of(c));
-  plan.main = launch_of(key_of(kMain, arch, c), runs_main ? tiles * parts.count() : 0, num_threads(c), shared_bytes(c));
+  plan.main = launch_of(key_of(kMain, arch, c),
+                        !runs_main     ? Checked(0)
+                        : keeping_ctas ? keeping_ctas
+                                       : tiles * parts.count(),
+                        num_threads(c), shared_bytes(c));
   plan.main.persistent = plan.main.programmatic = runs_main, plan.main.ctas_per_sm = ctas_per_sm(c);
   plan.finish.programmatic = plan.finish.grid_x != 0 && !configs.dq;
   if (dbias) {
@@ -416,6 +445,8 @@ std::vector<Alternatives> candidates(const BackwardProblem& p, const BackwardPla
       c.warpgroups = warpgroups, c.stages = stages, c.dq = warpgroups == 1 ? kStoresDq : kAddsDq;
       if (can_store_dq(p, c)) c.dq = kStoresDq;
       if (warpgroups > 1 || can_store_dq(p, c)) all.push_back({key_of(kMain, arch, c)});
+      c.dq = kKeepsDq;
+      if (can_keep_dq(p, c)) all.push_back({key_of(kMain, arch, c)});
       c.dq = kNoDq;
       without_dq.push_back(key_of(kMain, arch, c));
     }
@@ -482,10 +513,10 @@ std::string consumers_text(int warpgroups) {
 std::string main_line(const Sm90BackwardConfig& c) {
   return join("config     tiles of ", c.tile_q, " queries x ", tile_k_of(c), " keys, head sizes up to ", c.dim_qk,
               " and ", c.dim_v, ", ", c.stages, " stages, ", consumers_text(c.warpgroups),
-              has_loader(c)       ? ", one for dQ, and one producer, "
-              : c.dq == kStoresDq ? " and one producer that also computes and stores dQ, "
-              : c.dq == kAddsDq   ? " and one producer that also computes dQ, "
-                                  : " and one producer, ",
+              has_loader(c)     ? ", one for dQ, and one producer, "
+              : stores_dq(c)    ? " and one producer that also computes and stores dQ, "
+              : c.dq == kAddsDq ? " and one producer that also computes dQ, "
+                                : " and one producer, ",
               ctas_per_sm(c) == 1 ? "" : join(ctas_per_sm(c), " CTAs per SM, "), options_text(c.options), "\n");
 }
 

@@ -22,7 +22,8 @@ int64_t real_size(Element element) { return element == Element::f64 ? 8 : 4; }
 BackwardWorkspace workspace_of(const BackwardProblem& p, const BackwardConfig& c, const Sums& sums) {
   BackwardWorkspace w;
   w.packed_tiles = p.total_q / c.tile_q + p.batch;
-  w.dq_rows = sums.dq ? static_cast<int>(std::min<int64_t>(c.tile_q, tiles_in(p.len_q, 16) * 16)) : 0;
+  const bool sums_dq = sums.dq || sums.keeping_ctas != 0;
+  w.dq_rows = sums_dq ? static_cast<int>(std::min<int64_t>(c.tile_q, tiles_in(p.len_q, 16) * 16)) : 0;
   const Checked tiles = (p.packed() ? w.packed_tiles : Checked(p.batch) * tiles_in(p.len_q, c.tile_q)) * p.heads_q;
   // The numbering of kernels/portable/backward/workspace.h.
   constexpr int kSumKeys = 64;
@@ -41,7 +42,8 @@ BackwardWorkspace workspace_of(const BackwardProblem& p, const BackwardConfig& c
   };
   const Checked ticket = take(Checked(2 + sums.dbias_counts) * int64_t{sizeof(uint64_t)});
   const Checked row_stats = take(tiles * row_stats_bytes(c));
-  const Checked dq_accum = take(tiles * w.dq_rows * c.dim_qk * real_size(c.element));
+  const Checked dq_tiles = sums.dq ? tiles : Checked(sums.keeping_ctas) * p.group() * tiles_in(p.len_q, c.tile_q);
+  const Checked dq_accum = take(dq_tiles * w.dq_rows * c.dim_qk * real_size(c.element));
   const Checked dq_tasks =
       take(sums.counts_tasks ? Checked(p.batch) * p.heads_q * int64_t{sizeof(unsigned)} : Checked(0));
   const Checked prepared_tiles =
@@ -55,7 +57,8 @@ BackwardWorkspace workspace_of(const BackwardProblem& p, const BackwardConfig& c
   w.size = workspace_bytes(used);  // all parts are within this size
   w.tiles = tiles.value("q: its tiles are");
   w.ticket = workspace_bytes(ticket), w.row_stats = workspace_bytes(row_stats);
-  w.dq_accum = workspace_bytes(dq_accum), w.dq_semaphore = workspace_bytes(dq_semaphore);
+  (sums.dq ? w.dq_accum : w.kept_dq) = sums_dq ? workspace_bytes(dq_accum) : 0;
+  w.dq_semaphore = workspace_bytes(dq_semaphore);
   if (sums.counts_tasks) {
     w.dq_tasks = workspace_bytes(dq_tasks);
     w.prepared_tiles = workspace_bytes(prepared_tiles), w.prepare_ticket = workspace_bytes(prepare_ticket);
@@ -148,8 +151,10 @@ BackwardPlan plan_around(const BackwardProblem& p, const Arch& arch, const Backw
   plan.tile_q = c.tile_q, plan.tile_k = c.tile_k, plan.ordered = c.ordered != 0;
   plan.workspace = workspace_of(p, c, sums);
   plan.parts = sums.parts;
-  plan.interleaved_heads = interleaved_heads(p, c, sums);
-  plan.tail_heads = tail_heads(p, c, sums, plan.interleaved_heads);
+  if (sums.keeping_ctas == 0) {  // otherwise heads are not interleaved
+    plan.interleaved_heads = interleaved_heads(p, c, sums);
+    plan.tail_heads = tail_heads(p, c, sums, plan.interleaved_heads);
+  }
   plan.pairs_tasks = pairs_tasks(p, c, sums);
 
   const Checked query_tiles = plan.workspace.tiles;

@@ -22,6 +22,7 @@ Checked key_tiles(const BackwardProblem& problem, int tile_k);
 // How a main kernel uses the workspace and the small kernels.
 struct Sums {
   bool dq = false;              // dQ is summed in the workspace
+  int64_t keeping_ctas = 0;     // CTAs that keep the sums of dQ of their heads in the workspace; 0: none does
   KeyParts parts = {};          // if there are several parts, dK and dV are summed in the workspace
   bool lists_keys = false;      // the tasks of packed sequences follow a list
   bool claims_ahead = false;    // a CTA takes its next task when it begins one

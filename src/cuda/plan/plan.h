@@ -154,6 +154,7 @@ struct BackwardWorkspace {
   size_t dq_tasks = 0;           // counts of the tasks that have added to a head's dQ; 0: none
   size_t prepared_tiles = 0,
          prepare_ticket = 0;  // counts of prepared tiles, and the ticket of tiles to prepare; 0: none
+  size_t kept_dq = 0;         // sums of dQ that CTAs keep, instead of dq_accum; 0: none
   size_t ticket = 0, row_stats = 0, dq_accum = 0, dq_semaphore = 0, list = 0, dbias_sums = 0, dk_accum = 0,
          dv_accum = 0;
   size_t mask_lists = 0, dq_mask_lists = 0;  // after the other parts; 0: none

@@ -153,6 +153,8 @@ const EmulatedKernel kForwardKernels[] = {
     sm90_backward_kernel<Sm90BackwardConfig{bf16, 64, 64, 64, 2, 4, kStoresDq, 0}>(),
     sm90_backward_kernel<Sm90BackwardConfig{bf16, 64, 64, 64, 2, 4, kStoresDq, kSoftcap}>(),
     sm90_backward_kernel<Sm90BackwardConfig{bf16, 64, 64, 64, 3, 4, kStoresDq, 0}>(),
+    sm90_backward_kernel<Sm90BackwardConfig{bf16, 64, 64, 64, 2, 4, kKeepsDq, 0}>(),
+    sm90_backward_kernel<Sm90BackwardConfig{bf16, 64, 64, 64, 3, 4, kKeepsDq, 0}>(),
     backward_prepare_kernel<BackwardConfig{bf16, 32, 32, 64, 0, 0, 0, 0, 0, 0, 0, 0, 0}>(),
     backward_prepare_kernel<BackwardConfig{bf16, 128, 128, 64, 0, 0, 0, 0, 0, 0, 0, 0, 0}>(),
     backward_finish_kernel<BackwardConfig{bf16, 128, 128, 64, 0, 0, 0, 0, 0, 0, 0, 0, 0}>(),

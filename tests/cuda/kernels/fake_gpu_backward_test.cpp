@@ -8,6 +8,7 @@
 #include "check/run/run.h"
 #include "tests/cuda/fake_gpu/emulate.h"
 #include "tests/cuda/fake_gpu/fake_gpu.h"
+#include "tests/cuda/fake_gpu/few_sms.h"
 #include "tests/cuda/kernel_emulator/forward_kernel.h"
 #include "tests/properties/property.h"
 
@@ -138,6 +139,32 @@ TEST_F(FakeBackward, SequencesOfOneKeyTileEqualTheOracle) {
   check::Case narrow = short_keys(67, 2, 5, 1, 24);
   narrow.dim_v = 8;
   check(narrow, false, 0, 256);
+}
+
+// Many heads of short sequences: a CTA takes all key tiles of a head, keeps the sums of dQ to itself and stores dQ.
+TEST_F(FakeBackward, KeyTilesOfOneCtaEqualTheOracle) {
+  const FewSms few;
+  const auto many_heads = [](int64_t len_q, int64_t len_k, int64_t dim = 64) {
+    check::Case c = of_head_size_128(60, 2, len_q, len_k);
+    c.heads_k = 2, c.dim = c.dim_v = dim, c.deterministic = true;
+    return c;
+  };
+  check(many_heads(70, 200), false, 0, 384);
+  check::Case causal = many_heads(140, 270, 32);  // some query tiles end before the last key tile
+  causal.causal = causal.live_nan = true, causal.sink = true;
+  check(causal, false, 0, 512);
+  check::Case window = many_heads(200, 270);  // others begin after the first one
+  window.window_left = 40, window.window_right = 10, window.dlse_given = true;
+  check(window, false, 0, 512);
+  check::Case unseen = many_heads(65, 390);  // no query sees the first key tile
+  unseen.causal = true, unseen.window_left = 100;
+  check(unseen, false, 0, 512);
+  check::Case top_left = many_heads(65, 390);  // or the last ones
+  top_left.causal = true, top_left.alignment = Alignment::top_left;
+  check(top_left, false, 0, 512);
+  check::Case group = many_heads(65, 200);
+  group.heads_q = 4, group.live_nan = true;
+  check(group, false, 0, 384);
 }
 
 TEST_F(FakeBackward, OptionsOfOneKeyTileEqualTheOracle) {
