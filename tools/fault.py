@@ -8,4 +8,4 @@ class Fault(NamedTuple):
     find: str
     replace: str
     first_test: str = "sweep_test"  # only saves time: any test may catch any fault
-    needs: str = ""  # a feature of the processor without which the faulty line is never reached, as /proc/cpuinfo names it
+    needs: str = ""  # the line is reached only on processors with one of these features of /proc/cpuinfo: "a|b"

@@ -164,6 +164,17 @@ TEST(Padded, NanOfAShortSequenceStaysOutOfTheRowsOfALongOne) {
   }
 }
 
+// A query beyond the length shares registers with those before it, to which a NaN key belongs.
+TEST(Padded, AVisibleNanStaysOutOfTheRowsBehindTheLengths) {
+  for (DType dtype : kFloatTypes) {
+    SCOPED_TRACE(name_of(dtype));
+    Inputs in = padded({.batch = 2, .len_q = 34, .len_k = 9, .dtype = dtype}, {33, 5}, {9, 7});
+    fill(narrow(in.k.view(), 2, 4, 1), kNan);
+    const Results r = expect_matches_oracle(in);
+    EXPECT_TRUE(all_equal(part(r.dq, 33 * 8, 8), 0) && all_equal(part(r.dq, 39 * 8, 29 * 8), 0));
+  }
+}
+
 // A cache is read up to its lengths, not to its capacity: the work, seen in the tile counts, follows the lengths.
 TEST(Padded, LargeCacheWithShortLengths) {
   const std::vector<int32_t> used{1, 511, 512, 64, 65};
