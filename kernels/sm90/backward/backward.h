@@ -4,8 +4,8 @@
 //
 //   consumers (1 to 3)  64 keys each: S^T = K Q^T, dP^T = V dO^T, dV += P^T dO, dK += dS^T Q    (sm90/backward/dk_dv_consumer.h)
 //                       or two on the same 64 keys, one for dV and one for dK, without dQ       (sm90/backward/split_dk_dv.h)
-//   producer (the last) TMA loads of K, V, Q, dO and row statistics; dQ += dS K in global memory, or with one key tile
-//                       dQ = dS K (sm90/backward/producer.h)
+//   producer (the last) TMA loads of K, V, Q, dO and row statistics; dQ += dS K in global memory, in sums that other
+//                       CTAs add to or that the CTA keeps; with one key tile dQ = dS K (sm90/backward/producer.h)
 //   or two of them      one for dQ (sm90/backward/dq_adder.h), one that loads and claims tasks (sm90/backward/loader.h)
 //
 //   registers of a consumer thread:  dK dim_qk / 2, dV dim_v / 2, S or dP or dS 32, 16-bit P or dS 16

@@ -1,5 +1,6 @@
 // A panel of columns of dQ of a query tile: multiplies the consumers' dS by K, adds the product to dq_accum in global
-// memory or stores it, and releases the dS buffer. The producer uses it, or a separate warpgroup for dQ.
+// memory or to sums that the CTA keeps, or stores it, and releases the dS buffer. The producer uses it, or a separate
+// warpgroup for dQ.
 #pragma once
 
 #include "sm90/backward/pipeline.h"

@@ -1,6 +1,6 @@
 // Producer warpgroup of the backward kernel. It issues the TMA loads and, if the config has dq, computes dQ as well: it
-// multiplies the consumers' dS by K and adds the product to dq_accum in global memory or, if there is one key tile,
-// stores it.
+// multiplies the consumers' dS by K and adds the product to dq_accum in global memory or to the sums that the CTA keeps,
+// or, if there is one key tile, stores it.
 #pragma once
 
 #include "ptx/grid.h"

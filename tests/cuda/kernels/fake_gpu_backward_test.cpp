@@ -149,22 +149,19 @@ TEST_F(FakeBackward, KeyTilesOfOneCtaEqualTheOracle) {
     c.heads_k = 2, c.dim = c.dim_v = dim, c.deterministic = true;
     return c;
   };
-  check(many_heads(70, 200), false, 0, 384);
-  check::Case causal = many_heads(140, 270, 32);  // some query tiles end before the last key tile
-  causal.causal = causal.live_nan = true, causal.sink = true;
-  check(causal, false, 0, 512);
-  check::Case window = many_heads(200, 270);  // others begin after the first one
-  window.window_left = 40, window.window_right = 10, window.dlse_given = true;
-  check(window, false, 0, 512);
-  check::Case unseen = many_heads(65, 390);  // no query sees the first key tile
-  unseen.causal = true, unseen.window_left = 100;
-  check(unseen, false, 0, 512);
-  check::Case top_left = many_heads(65, 390);  // or the last ones
-  top_left.causal = true, top_left.alignment = Alignment::top_left;
-  check(top_left, false, 0, 512);
-  check::Case group = many_heads(65, 200);
+  check::Case group = many_heads(5, 200);
   group.heads_q = 4, group.live_nan = true;
   check(group, false, 0, 384);
+  check::Case window =
+      many_heads(100, 200, 32);  // some query tiles begin after the first key tile, some end before the last
+  window.window_left = 20, window.window_right = 10, window.dlse_given = true;
+  check(window, false, 0, 384);
+  check::Case unseen = many_heads(5, 200);  // no query sees the first key tile
+  unseen.causal = true, unseen.window_left = 30, unseen.sink = true;
+  check(unseen, false, 0, 384);
+  check::Case top_left = many_heads(65, 260);  // or the last one
+  top_left.causal = true, top_left.alignment = Alignment::top_left;
+  check(top_left, false, 0, 512);
 }
 
 TEST_F(FakeBackward, OptionsOfOneKeyTileEqualTheOracle) {
