@@ -259,7 +259,8 @@ void draw_call(Case& c, Choices& choose, const Limits& limits) {
   if (set.rows != RowAlignment::any) align_rows(c);
 }
 
-// So many short sequences that a GPU may have several CTAs on each SM, each of which computes several of them.
+// So many short sequences that a GPU may have several CTAs on each SM, each of which computes several of them, or that
+// each CTA of a GPU with 132 SMs takes one or two whole heads.
 static void draw_many_sequences(Case& c, Choices& choose) {
   constexpr int64_t kTiles = 280, kTileQ = 64;  // tiles: two for every SM of a large GPU
   const int64_t dim = std::max(c.dim, c.dim_v);
@@ -268,6 +269,11 @@ static void draw_many_sequences(Case& c, Choices& choose) {
   c.len_k = c.fused == Fused::qkv || choose.chance(2) ? c.len_q : choose.between(1, c.len_q);
   const int64_t tiles = c.heads_q * ((c.len_q + kTileQ - 1) / kTileQ);
   c.batch = (kTiles + tiles - 1) / tiles;
+  if (dim <= 64 && c.fused != Fused::qkv && choose.chance(2)) {
+    constexpr int64_t kHeads = 119, kMoreKeys = 260;
+    c.batch = (kHeads * choose.between(1, 2) + c.heads_k - 1) / c.heads_k;
+    c.len_k = choose.between(2 * kTileQ + 1, kMoreKeys);  // more keys than a tile of two warpgroups
+  }
   if (!c.lengths_q.empty()) c.lengths_q = draw_lengths(choose, c.batch, c.len_q);
   if (!c.lengths_k.empty()) c.lengths_k = c.fused == Fused::qkv ? c.lengths_q : draw_lengths(choose, c.batch, c.len_k);
 }

@@ -53,7 +53,7 @@ TEST(KernelsOnGpu, ForwardOfListedTiles) {
 }
 // Several CTAs share an SM, and each computes several tiles.
 TEST(KernelsOnGpu, ForwardOfShortSequences) {
-  for (const int64_t length : {49, 77, 130}) {  // one key tile of 64 or 80 keys, and several tiles
+  for (const int64_t length : {49, 77, 110, 130}) {  // one key tile of 64, 80 or 128 keys, and several tiles
     check::Case c = dense(20, 10, length, length, length == 49 ? 32 : 64);
     c.batch = 60 / ((length + 63) / 64), c.causal = length != 77;
     check(c, {"sm90_forward"});
@@ -85,6 +85,14 @@ TEST(KernelsOnGpu, BackwardThatStoresDq) {
   for (const int64_t length : {49, 100, 150}) {
     check::Case c = with_gradients(dense(4, 2, length, length, length == 49 ? 32 : 64));
     c.batch = length == 49 ? 110 : 10, c.causal = length == 100;
+    check(c, {"sm90_backward", "backward_prepare"});
+  }
+}
+// A CTA takes all key tiles of one head or of two.
+TEST(KernelsOnGpu, BackwardThatKeepsDq) {
+  for (const int64_t length : {200, 270}) {
+    check::Case c = with_gradients(dense(4, 2, length, length, 64));
+    c.batch = length == 200 ? 60 : 130, c.causal = length == 270, c.deterministic = true;
     check(c, {"sm90_backward", "backward_prepare"});
   }
 }
