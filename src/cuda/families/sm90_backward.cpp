@@ -544,9 +544,10 @@ std::string parts_line(const BackwardPlan& plan) {
 
 std::string describe(const BackwardPlan& plan) {
   const bool dq = plan.dq.grid_x != 0, main = !dq || plan.main.grid_x != 0;
-  return join(main ? main_line(plan.main.kernel.as<Sm90BackwardConfig>()) : "", parts_line(plan),
-              dq ? dq_line(plan.dq.kernel.as<Sm90DqConfig>()) : "",
-              plan.bias.kernel.type == &kDbias ? dbias_line(plan) : "");
+  return join(
+      main ? main_line(plan.main.kernel.as<Sm90BackwardConfig>()) : "", parts_line(plan),
+      plan.workspace.kept_dq != 0 ? "heads      a CTA takes all key tiles of a head and keeps its sums of dQ\n" : "",
+      dq ? dq_line(plan.dq.kernel.as<Sm90DqConfig>()) : "", plan.bias.kernel.type == &kDbias ? dbias_line(plan) : "");
 }
 
 }  // namespace
