@@ -95,6 +95,12 @@ TEST(KernelsOnGpu, BackwardThatKeepsDq) {
     c.batch = length == 200 ? 60 : 130, c.causal = length == 270, c.deterministic = true;
     check(c, {"sm90_backward", "backward_prepare"});
   }
+  check::Case wide = with_gradients(dense(2, 2, 250, 250, 128));
+  wide.batch = 40, wide.causal = true;
+  check(wide, {"sm90_backward", "backward_prepare"});
+  check::Case one_tile = with_gradients(dense(4, 2, 100, 100, 120));
+  one_tile.batch = 70;
+  check(one_tile, {"sm90_backward", "backward_prepare"});
 }
 TEST(KernelsOnGpu, BackwardWithAKernelForDq) {
   check::Case c = with_gradients(dense(2, 1, 200, 300, 128));

@@ -90,6 +90,12 @@ struct KeyLoads {
   }
 };
 
+// Whether a producer loads its second tile only after the first has arrived. Memory serves the loads of all CTAs in
+// turn, so that the first tiles of all of them would otherwise arrive hardly earlier than the second ones. If sequences
+// have one key tile, that is the time of a whole tile.
+template <Sm90ForwardConfig C>
+constexpr bool kStartsWithOneTile = has_one_key_tile(C);
+
 // Called by one thread. It loads K of a tile before V of the previous tile, as the consumers use them.
 template <Sm90ForwardConfig C>
 __device__ __forceinline__ void load_keys_and_values(const Sm90ForwardParams& p, const Pipeline<C>& pipeline) {
@@ -105,6 +111,9 @@ __device__ __forceinline__ void load_keys_and_values(const Sm90ForwardParams& p,
     }
     const int head = work.head_k(a), first = static_cast<int>(work.sequence.k_begin);
     const int nearly_done = min(work.begin + 1, work.end - 1);
+    if constexpr (kStartsWithOneTile<C>) {
+      if (values.stage == 1 && values.phase == 0) mbarrier_wait(pipeline.v_full(0), 0);
+    }
     ListedMaskTile listed{}, previous{};  // with a mask tensor: tiles of the next K and V, read ahead
     if constexpr (reads_mask(C)) listed = work.listed(work.end - 1);
 #pragma unroll 1
@@ -262,6 +271,9 @@ __device__ __forceinline__ void load_queries(const Sm90ForwardParams& p, const P
     TileInfo& info = pipeline.info(group, round);
     write_tile_info<C>(info, a, forward_work<C>(p, tiles.tile(p)), group);
     mbarrier_wait(pipeline.q_empty(group, round), pipeline.query_phase(round) ^ 1);
+    if constexpr (kStartsWithOneTile<C>) {
+      if (round == 1) mbarrier_wait(pipeline.q_full(group, 0), 0);
+    }
     const unsigned full = pipeline.q_full(group, round);
     const bool no_rows = ends_with_full_tile(C) || aligns_tiles_to_mask(C) ? info.rows_end <= 0 : info.rows_end == 0;
     if (no_rows || info.begin == info.end) mbarrier_arrive(full);

@@ -173,21 +173,21 @@ bool can_store_dq(const BackwardProblem& p, const Sm90BackwardConfig& c) {
 }
 
 // Whether a CTA can take all key tiles of a head, so that it keeps the sums of dQ to itself: if every query sees a key,
-// and if heads are many enough that all multiprocessors have equal work.
+// and if whole heads occupy the multiprocessors for hardly longer than key tiles would.
 bool can_keep_dq(const BackwardProblem& p, const Sm90BackwardConfig& c) {
   constexpr double kBalanced = 0.9;
-  const double rounds = static_cast<double>(p.batch * p.heads_k) / static_cast<double>(kSms * ctas_per_sm(c));
+  const double slots = kSms * ctas_per_sm(c), heads = static_cast<double>(p.batch * p.heads_k);
+  const double tiles = static_cast<double>(tiles_in(p.len_k, tile_k_of(c)));
   return (p.dk || p.dv) && std::max(c.dim_qk, c.dim_v) <= 128 && c.options == 0 && all_queries_see_keys(p) &&
-         rounds >= kBalanced * std::ceil(rounds);
+         std::ceil(heads * tiles / slots) >= kBalanced * tiles * std::ceil(heads / slots);
 }
 
-// Whether that is the plan's choice: where sums of dQ of all CTAs are a part of the L2 cache. Not measured for more
-// than 64 columns.
+// Whether that is the plan's choice: for up to 128 KiB of sums, which are those of 512 queries with 64 columns. With
+// more, adding to dQ is faster (docs/lab/sm90_backward.md). Few heads leave room for a dQ kernel beside this one.
 bool keeps_dq(const BackwardProblem& p, const Sm90BackwardConfig& c) {
-  constexpr int64_t kCacheBytes = 24 << 20;
-  const Checked bytes = Checked(p.group()) * p.len_q * c.dim_qk * int64_t{sizeof(float)} * kSms * ctas_per_sm(c);
-  return can_keep_dq(p, c) && std::max(c.dim_qk, c.dim_v) <= kPanelColumns &&
-         bytes.at_most(kCacheBytes + 1) <= kCacheBytes;
+  constexpr int64_t kMostBytes = 128 << 10;
+  const Checked bytes = Checked(p.group()) * p.len_q * c.dim_qk * int64_t{sizeof(float)};
+  return can_keep_dq(p, c) && bytes.at_most(kMostBytes + 1) <= kMostBytes && !runs_side_by_side(p, tile_k_of(c));
 }
 
 Limits main_limits(const Sm90BackwardConfig& c, const Arch& arch) {
@@ -312,12 +312,15 @@ Configs configs_for(const BackwardProblem& p, const PlanTarget& target) {
     while (c.stages > 2 && shared_bytes(c) > target.arch.shared_per_block) --c.stages;
     return c;
   };
-  // Bias tiles together with mask tiles leave no shared memory for the tiles that dQ needs.
-  const bool keeps = p.dq && config(true).dq == kKeepsDq;
+  // With more than 64 columns and no causal mask, a dQ kernel is faster than sums that are kept for a second key tile
+  // (1.07 at 256 keys). Bias tiles together with mask tiles leave no shared memory for the tiles that dQ needs.
+  const bool can_keep = p.dq && config(true).dq == kKeepsDq;
+  const bool keeps = can_keep && (narrow || p.window_right < kUnbounded || p.len_k <= kWarpgroupRows * warpgroups);
   const bool separate =
-      !keeps && (separates_dq(p, std::max(dim_qk, dim_v), kWarpgroupRows * warpgroups, target.reproducible) ||
-                 (p.dq && measured && measured->adds_dq == 0) ||
-                 (p.dq && !wide && shared_bytes(config(true)) > target.arch.shared_per_block));
+      !keeps &&
+      (can_keep || separates_dq(p, std::max(dim_qk, dim_v), kWarpgroupRows * warpgroups, target.reproducible) ||
+       (p.dq && measured && measured->adds_dq == 0) ||
+       (p.dq && !wide && shared_bytes(config(true)) > target.arch.shared_per_block));
   Configs configs{config(p.dq && !separate), {}, false};
   if (configs.main.dq == kStoresDq && !measured) configs.main = with_one_warpgroup(p, configs.main, target.arch);
   configs.tuned = apply_choice(p, target, configs.main);

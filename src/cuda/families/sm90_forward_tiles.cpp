@@ -77,13 +77,12 @@ struct ShortTiles {
 constexpr int kAny = ~0;
 constexpr ShortTiles kShortTiles[] = {
     {64, kAny, 1, 64, true, 4},    //
-    {64, 0, 2, 80, true, 2},       //
     {64, kAny, 1, 80, true, 3},    //
     {64, 0, 2, 128, true, 2},      //
     {64, kAny, 1, 64, false, 3},   //
     {128, kAny, 1, 64, false, 2},  //
 };
-constexpr int64_t kShort = 256;      // keys, and queries unless all keys are in one tile
+constexpr int64_t kShort = 256;      // queries, and keys
 constexpr int64_t kShortRounds = 2;  // with fewer tiles, other CTAs of an SM have no work
 constexpr int kShortStages = 3;      // at most
 // Warpgroups of one CTA that keep an SM as busy as a warpgroup of its own CTA does, because they overlap less: an
@@ -181,7 +180,7 @@ void fit_to_sequences(Sm90ForwardConfig& c, const ForwardProblem& p) {
 
 void take_short_tiles(Sm90ForwardConfig& c, const ForwardProblem& p, const Arch& arch, int num_sms,
                       Limits (*limits)(const Sm90ForwardConfig&, const Arch&)) {
-  if (p.cache || p.len_k > kShort) return;  // no kernel with pages was compiled for these tiles
+  if (p.cache || std::max(p.len_q, p.len_k) > kShort) return;  // no kernel with pages was compiled for these tiles
   const auto parts = [](int64_t length, int size) { return static_cast<double>((length + size - 1) / size); };
   // Warpgroups of a usual tile that have rows, and the keys that each of them computes.
   const double busy = parts(p.len_q, kWarpgroupRows) / parts(p.len_q, tile_q_of(c));
@@ -193,7 +192,7 @@ void take_short_tiles(Sm90ForwardConfig& c, const ForwardProblem& p, const Arch&
   for (const ShortTiles& t : kShortTiles) {
     const int tile_q = kWarpgroupRows * t.warpgroups;
     if (dim > t.largest_dim || (c.options & ~t.options) != 0 || p.len_q <= tile_q - kWarpgroupRows ||
-        (t.has_one_key_tile ? p.len_k > t.tile_k : p.len_q > kShort) ||
+        (t.has_one_key_tile && p.len_k > t.tile_k) ||
         query_tiles(p, tile_q).at_most(kShortRounds * num_sms) < kShortRounds * num_sms)
       continue;
     const double per_cta = kWarpgroupsPerCta * t.warpgroups * (t.has_one_key_tile ? keys / t.tile_k : 1);

@@ -145,12 +145,10 @@ TEST(ShortSequences, ShareAnSm) {
   };
   EXPECT_EQ(tiles(sequences(49, 49)), Tiles(64, 64, 4));
   EXPECT_EQ(tiles(sequences(49, 49), 1024), Tiles(256, 64, 1)) << "one tile per SM";
-  EXPECT_EQ(tiles(sequences(77, 77)), Tiles(128, 80, 2));
-  EXPECT_EQ(tiles(sequences(64, 77)), Tiles(64, 80, 3)) << "one warpgroup has all queries";
+  EXPECT_EQ(tiles(sequences(77, 77)), Tiles(64, 80, 3));
   EXPECT_EQ(tiles(sequences(77, 77, 64, kSoftcap)), Tiles(64, 80, 3));
-  EXPECT_EQ(tiles(sequences(4096, 77)), Tiles(128, 80, 2)) << "80 keys instead of 128";
+  EXPECT_EQ(tiles(sequences(4096, 77)), Tiles(256, 64, 1)) << "many queries";
   EXPECT_EQ(tiles(sequences(128, 128)), Tiles(128, 128, 2));
-  EXPECT_EQ(tiles(sequences(4096, 128)), Tiles(256, 64, 1)) << "nothing is saved";
   EXPECT_EQ(tiles(sequences(128, 129)), Tiles(64, 64, 3));
   EXPECT_EQ(tiles(sequences(197, 197)), Tiles(256, 64, 1)) << "all warpgroups have rows";
   EXPECT_EQ(tiles(sequences(100, 512)), Tiles(256, 64, 1)) << "many keys";

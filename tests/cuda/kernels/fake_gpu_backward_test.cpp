@@ -96,7 +96,7 @@ TEST_F(FakeBackward, HeadsOfAGroupEqualTheOracle) {
 
 // More tiles of keys than CTAs: some have a second task, whose first loads overlap with the end of the first.
 TEST_F(FakeBackward, SecondTasksEqualTheOracle) {
-  check(of_head_size_128(67, 2, 20, 140));
+  check(of_head_size_128(45, 2, 40, 270));
   EXPECT_TRUE(running.counts_tasks);
   check::Case padded = of_head_size_128(67, 1, 70, 140);
   padded.mode = check::Mode::padded;
@@ -145,12 +145,12 @@ TEST_F(FakeBackward, SequencesOfOneKeyTileEqualTheOracle) {
 TEST_F(FakeBackward, KeyTilesOfOneCtaEqualTheOracle) {
   const FewSms few;
   const auto many_heads = [](int64_t len_q, int64_t len_k, int64_t dim = 64) {
-    check::Case c = of_head_size_128(60, 2, len_q, len_k);
-    c.heads_k = 2, c.dim = c.dim_v = dim, c.deterministic = true;
+    check::Case c = of_head_size_128(34, 2, len_q, len_k);
+    c.heads_k = 2, c.dim = c.dim_v = dim;
     return c;
   };
   check::Case group = many_heads(5, 200);
-  group.heads_q = 4, group.live_nan = true;
+  group.heads_q = 4, group.live_nan = group.deterministic = true;
   check(group, false, 0, 384);
   check::Case window =
       many_heads(100, 200, 32);  // some query tiles begin after the first key tile, some end before the last
@@ -162,6 +162,12 @@ TEST_F(FakeBackward, KeyTilesOfOneCtaEqualTheOracle) {
   check::Case top_left = many_heads(65, 260);  // or the last one
   top_left.causal = true, top_left.alignment = Alignment::top_left;
   check(top_left, false, 0, 512);
+  check::Case wide = many_heads(65, 150, 128);
+  wide.causal = true, wide.alignment = Alignment::top_left, wide.dim_v = 120;
+  check(wide, false, 0, 512);
+  check::Case one_tile = many_heads(5, 20, 112);
+  one_tile.live_nan = true;
+  check(one_tile, false, 0, 512);
 }
 
 TEST_F(FakeBackward, OptionsOfOneKeyTileEqualTheOracle) {

@@ -237,7 +237,8 @@ TEST(Plans, OfSm90GiveDqItsOwnKernelWhereThatPays) {
   EXPECT_FALSE(separates(128, 128, 513, true));
   for (const int64_t dim : {64, 128}) {
     EXPECT_TRUE(separates(dim, dim, 2048, false, Reproducible::yes));
-    EXPECT_EQ(separates(dim, dim, 513, false, Reproducible::yes), dim == 128) << "a CTA has all keys of a head";
+    EXPECT_TRUE(separates(dim, dim, 513, false, Reproducible::yes));
+    EXPECT_EQ(separates(dim, dim, 512, false, Reproducible::yes), dim == 128) << "a CTA has all keys of a head";
     EXPECT_FALSE(separates(dim, dim, 64, false, Reproducible::yes)) << "one sum needs no order";
     EXPECT_TRUE(separates(dim, dim, 64, false, Reproducible::no, 4)) << "both kernels run at the same time";
     EXPECT_FALSE(separates(dim, dim, 2048, false, Reproducible::no, 1)) << "they have too many tiles for that";
@@ -271,7 +272,12 @@ TEST(Plans, OfSm90StoreDqOfOneKeyTile) {
   EXPECT_EQ(tiles(sequences(128, 128, 64, kBias), as_it_is), Tiles(128, kStoresDq, 1));
   EXPECT_EQ(tiles(sequences(197, 197), as_it_is), Tiles(128, kKeepsDq, 1)) << "256 keys instead of 384";
   EXPECT_EQ(tiles(sequences(300, 300), as_it_is), Tiles(192, kKeepsDq, 1));
-  EXPECT_EQ(tiles(sequences(64, 64, 128), as_it_is), Tiles(128, kAddsDq, 1));
+  EXPECT_EQ(tiles(sequences(64, 64, 128), as_it_is), Tiles(128, kKeepsDq, 1));
+  EXPECT_EQ(tiles(sequences(200, 200, 128), as_it_is), Tiles(128, kNoDq, 1)) << "a dQ kernel is faster";
+  EXPECT_EQ(tiles(sequences(300, 300, 128), as_it_is), Tiles(128, kAddsDq, 1));
+  const auto causal = [](BackwardProblem& p) { p.window_right = 0; };
+  EXPECT_EQ(tiles(sequences(256, 256, 128), causal), Tiles(128, kKeepsDq, 1));
+  EXPECT_EQ(tiles(sequences(257, 257, 128), causal), Tiles(128, kNoDq, 1)) << "more than 128 KiB of sums";
   const auto* lengths = reinterpret_cast<const int32_t*>(uintptr_t{1} << 45);
   const auto after_change = [&](auto change) { return tiles(sequences(64, 64), change); };
   EXPECT_EQ(after_change([&](BackwardProblem& p) { p.used_q = lengths; }), Tiles(128, kAddsDq, 1));
