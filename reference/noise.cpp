@@ -36,7 +36,6 @@ class NoiseModel {
                 : in.attention.q.dtype == DType::bf16 ? 0x1p-8
                                                       : compute),
         denormal(in.attention.q.dtype == DType::f16 ? 0x1p-25 : 0),
-        cap_slope(storage > compute ? 1e-6 : 2 * compute),
         q(in.load_q<double>(head)),
         k(in.load_k<double>(head)),
         v(in.load_v<double>(head)) {}
@@ -84,7 +83,6 @@ class NoiseModel {
   const Head& head;
   const double compute, storage;  // the largest relative error of one rounding
   const double denormal;          // the absolute error of tiny values, if it can matter
-  const double cap_slope;         // the absolute error of 1 - tanh^2: a 16-bit kernel's tanh is off by up to 5e-7
   const std::vector<double> q, k, v;
 
   // The error of a sum of `count` products, relative to the sum of their magnitudes. Roundings are a random walk, which grows
@@ -101,7 +99,7 @@ class NoiseModel {
       const double rest = compute * (2 * terms + 2 * std::abs(s) + std::abs(r.max) + 4);
       noise.score.push_back(r.p[n] == 0 ? 0 : r.cap_slope[n] * raw * sum_error(in.dim) + rest);
       const double cap = in.attention.softcap;
-      noise.cap_slope.push_back(cap > 0 ? cap_slope + 2 * r.cap_slope[n] * raw * sum_error(in.dim) / cap : 0);
+      noise.cap_slope.push_back(cap > 0 ? compute * 2 + 2 * r.cap_slope[n] * raw * sum_error(in.dim) / cap : 0);
     }
   }
 

@@ -39,10 +39,11 @@ __device__ __forceinline__ float tanh_in_range(float x) {
   q = multiply_add(q, square, 2.49999866e-01f);
   return x * q;
 }
-// tanh(u) = 1 - 2 / (1 + exp(2 u)). An exponential of infinity or 0 yields 1 or -1.
+// tanh(u) = 1 - 2 / (1 + exp(2 u)) of the magnitude: an exponential near 0 would lose the digits of 1 - tanh^2. One of
+// infinity yields 1.
 __device__ __forceinline__ float tanh_beyond_range(float x) {
-  const float e = exp2_of(x * static_cast<float>(2 * kLog2e / kTanhArgument));
-  return multiply_add(-2.0f, reciprocal_of(1.0f + e), 1.0f);
+  const float e = exp2_of(fabs(x) * static_cast<float>(2 * kLog2e / kTanhArgument));
+  return copysignf(multiply_add(-2.0f, reciprocal_of(1.0f + e), 1.0f), x);
 }
 __device__ __forceinline__ float tanh_of_argument(float x) {
   const float inside = tanh_in_range(x), beyond = tanh_beyond_range(x);

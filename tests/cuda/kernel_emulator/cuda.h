@@ -50,6 +50,7 @@ inline long long min(long long a, long long b) { return a < b ? a : b; }
 inline long long max(long long a, long long b) { return a > b ? a : b; }
 inline float fabs(float x) { return std::fabs(x); }
 inline float fabsf(float x) { return std::fabs(x); }
+inline float copysignf(float x, float sign) { return std::copysign(x, sign); }
 inline float fminf(float a, float b) { return std::fmin(a, b); }
 
 template <class To, class From>
