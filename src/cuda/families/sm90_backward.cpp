@@ -312,10 +312,13 @@ Configs configs_for(const BackwardProblem& p, const PlanTarget& target) {
     while (c.stages > 2 && shared_bytes(c) > target.arch.shared_per_block) --c.stages;
     return c;
   };
-  // With more than 64 columns and no causal mask, a dQ kernel is faster than sums that are kept for a second key tile
-  // (1.07 at 256 keys). Bias tiles together with mask tiles leave no shared memory for the tiles that dQ needs.
+  // Of many full heads with 128 columns, a dQ kernel is faster than sums that are kept for a second key tile: 1.05 for
+  // 512 heads of 256 keys, but 0.93 for 128 heads, and 0.92 with 96 columns. Bias tiles together with mask tiles leave
+  // no shared memory for the tiles that dQ needs.
+  constexpr int64_t kManyHeads = 3 * kSms;
+  const bool is_full = p.window_right == kUnbounded && p.len_k > kWarpgroupRows * warpgroups;
   const bool can_keep = p.dq && config(true).dq == kKeepsDq;
-  const bool keeps = can_keep && (narrow || p.window_right < kUnbounded || p.len_k <= kWarpgroupRows * warpgroups);
+  const bool keeps = can_keep && !(is_full && dim_qk == 128 && p.batch * p.heads_k >= kManyHeads);
   const bool separate =
       !keeps &&
       (can_keep || separates_dq(p, std::max(dim_qk, dim_v), kWarpgroupRows * warpgroups, target.reproducible) ||

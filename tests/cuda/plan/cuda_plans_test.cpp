@@ -274,6 +274,8 @@ TEST(Plans, OfSm90StoreDqOfOneKeyTile) {
   EXPECT_EQ(tiles(sequences(300, 300), as_it_is), Tiles(192, kKeepsDq, 1));
   EXPECT_EQ(tiles(sequences(64, 64, 128), as_it_is), Tiles(128, kKeepsDq, 1));
   EXPECT_EQ(tiles(sequences(200, 200, 128), as_it_is), Tiles(128, kNoDq, 1)) << "a dQ kernel is faster";
+  EXPECT_EQ(tiles(sequences(200, 200, 128), [](BackwardProblem& p) { p.batch = 8; }), Tiles(128, kKeepsDq, 1));
+  EXPECT_EQ(tiles(sequences(200, 200, 96), as_it_is), Tiles(128, kKeepsDq, 1));
   EXPECT_EQ(tiles(sequences(300, 300, 128), as_it_is), Tiles(128, kAddsDq, 1));
   const auto causal = [](BackwardProblem& p) { p.window_right = 0; };
   EXPECT_EQ(tiles(sequences(256, 256, 128), causal), Tiles(128, kKeepsDq, 1));
