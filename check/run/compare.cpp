@@ -207,7 +207,7 @@ class Comparison {
   // or 4 x naive. Or three times the noise, if that is more. Each beyond the final rounding.
   std::string largest_error() const {
     const double floor = (quantity_ == Quantity::output ? limits_.output : limits_.gradient) * scale_of();
-    const double naive = limits_.naive_factor * naive_largest_;
+    const double naive = limits_.naive_factor * few_draws_factor() * naive_largest_;
     const double limit = is_16_bit(type_) ? naive + floor : std::max(naive, floor);
     for (size_t x = 0; x < compared_.size(); ++x) {
       const size_t n = compared_[x];
@@ -218,6 +218,17 @@ class Comparison {
       if (!(actual_[n] >= from && actual_[n] <= to)) return report("largest error", n, computing);
     }
     return "";
+  }
+
+  // If elements share errors, as those of constant rows do, the naive evaluation has drawn only a few, and the largest of
+  // them is a poor estimate.
+  double few_draws_factor() const {
+    if (!correlated_) return 1;
+    std::vector<double> draws;
+    for (size_t n : compared_) draws.push_back(finite_error(naive_, n));
+    std::sort(draws.begin(), draws.end());
+    const auto count = std::unique(draws.begin(), draws.end()) - draws.begin();
+    return 1 + 2 / std::sqrt(static_cast<double>(count));
   }
 
   // A few elements estimate the naive error poorly, hence the 1 / sqrt(count).

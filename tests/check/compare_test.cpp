@@ -233,6 +233,27 @@ TEST(Compare, ErrorsThatAddUpAreAllowedWhereTheyCan) {
   EXPECT_NE(fault(Values(4, 1 + 9e-13), true), "");
 }
 
+// All elements of a row have the same error. 33 rows draw 33 naive errors, the largest of which another draw may well
+// exceed; 1,000 rows bound it.
+TEST(Compare, AFewNaiveErrorsAreAPoorBound) {
+  const auto fault = [](size_t rows, bool correlated) {
+    constexpr size_t kColumns = 4;
+    const Values row_values = normal_values(rows);
+    Values expected, naive, actual;
+    for (size_t n = 0; n < rows * kColumns; ++n) {
+      const size_t row = n / kColumns;
+      const double sign = row % 2 == 0 ? 1 : -1, draw = 1e-3 * (1 - 1e-6 * static_cast<double>(row));
+      expected.push_back(row_values[row]);
+      naive.push_back(expected[n] + sign * draw);
+      actual.push_back(expected[n] + (row == 5 ? 2.7e-3 : 0));
+    }
+    return disagreement("dq", Quantity::gradient, DType::bf16, DType::f32, actual, expected, naive, {}, correlated);
+  };
+  EXPECT_EQ(fault(33, true), "");
+  EXPECT_NE(fault(33, false), "");
+  EXPECT_NE(fault(1000, true), "");
+}
+
 // 256 equal products of f16 in a tensor core, whose sum is truncated instead of rounded, moved an LSE by 4.3 times its noise.
 TEST(Compare, AnLseOfConstantRowsMayBeOffAsItsScoresAre) {
   const Values expected(100, 1.2), noise(100, 2.7e-5);

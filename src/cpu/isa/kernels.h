@@ -5,8 +5,6 @@
 // computed lane by lane and nothing is reduced across a vector. All products are
 //   c [m][lane] (+)= sum over depth of left [depth][m] * right [depth][lane]
 // with left in panels of `rows`, so that both operands are read strictly in memory order.
-//   c [m][lane] (+)= sum over depth of left [depth][m] * right [depth][lane]
-// with left in panels of `rows`, so that both operands are read strictly in memory order.
 //
 // T is the type of scores, sums and softmax, E that of product operands. If they are the same, an operand is
 // left [m / rows][depth][rows] or right [depth][lanes], and s is already the right operand of the product with V.
