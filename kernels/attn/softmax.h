@@ -23,7 +23,9 @@ struct NoOffset {
     return shift_of_row;
   }
   template <class Scores>
-  __device__ void add_to(Scores&) const {}
+  __device__ NoOffset move_to(Scores&, bool, bool) const {
+    return {};
+  }
 };
 template <class Real>
 struct RowOffset {
@@ -32,12 +34,15 @@ struct RowOffset {
   __device__ Real shift(int r, Real shift_of_row, Real scale_log2) const {
     return multiply_add(of_row[r], scale_log2, shift_of_row);
   }
+  // Adds the offset of some rows to their scores. Returns the offset of the others.
   template <int kTiles>
-  __device__ __forceinline__ void add_to(Accumulator<Real> (&s)[1][kTiles]) const {
+  __device__ __forceinline__ RowOffset move_to(Accumulator<Real> (&s)[1][kTiles], bool first, bool second) const {
+    const RowOffset moved = {first ? of_row[0] : Real(0), second ? of_row[1] : Real(0)};
 #pragma unroll
     for (int n = 0; n < kTiles; ++n)
 #pragma unroll
-      for (int x = 0; x < 4; ++x) s[0][n].x[x] += of_row[x / 2];
+      for (int x = 0; x < 4; ++x) s[0][n].x[x] += moved.of_row[x / 2];
+    return {first ? Real(0) : of_row[0], second ? Real(0) : of_row[1]};
   }
 };
 
@@ -170,6 +175,18 @@ struct Softmax {
 
   static __device__ __forceinline__ bool is_large(Real exponent) { return fabs(exponent) > kLarge; }
 
+  // exponentiate() of scores with an offset, which is added to the exponents. shifts and large come from
+  // compute_shifts(). The offset of a row whose shift is large must be 0.
+  template <int kTiles, class Offset>
+  __device__ __forceinline__ void exponentiate(Accumulator<Real> (&s)[1][kTiles], const Real (&shifts)[kRows],
+                                               bool large, const Offset& offset) {
+    Real shift[kRows] = {shifts[0], shifts[1]};
+    if (large) subtract(s, shift);
+#pragma unroll
+    for (int r = 0; r < kRows; ++r) shift[r] = offset.shift(r, shift[r], scale_log2);
+    exponentiate(s, shift, false);
+  }
+
   // All-reduce of row_sum over the four lanes of a row.
   __device__ __forceinline__ void reduce_row_sum() {
 #pragma unroll
@@ -219,14 +236,9 @@ struct CachedShiftSoftmax : Softmax<Real, kRowTiles> {
   template <int kTiles>
   __device__ __forceinline__ void exponentiate(Accumulator<Real> (&s)[kRowTiles][kTiles],
                                                const RowOffset<Real>& offset) {
-    Real shifts[Base::kRows];
-#pragma unroll
-    for (int r = 0; r < Base::kRows; ++r) {
-      const bool none = this->row_max[r] == minus_infinity<Real>();
-      shifts[r] = large ? shift[r] : none ? Real(0) : (offset.of_row[r] - this->row_max[r]) * this->scale_log2;
-    }
-    if (large) offset.add_to(s);
-    Base::exponentiate(s, shifts, large);
+    // Only the offset of a row itself decides where it is added, so that no bit depends on other rows of the warp.
+    if (!large) return Base::exponentiate(s, shift, false, offset);
+    Base::exponentiate(s, shift, true, offset.move_to(s, Base::is_large(shift[0]), Base::is_large(shift[1])));
   }
 };
 
@@ -341,24 +353,37 @@ struct FirstMaxSoftmax : Softmax<float, 1> {
     pack_pair<E>(tiles, probs);
     dropout(n, probs);
   }
-  // Repeats a step after raising row_max of the rows whose sums exceed kMaxSum.
+  // rest: offsets that are not in the scores.
+  template <int kTiles>
+  __device__ __forceinline__ void exponentiate_again(Accumulator<float> (&s)[1][kTiles], const NoOffset&) {
+    Base::exponentiate(s);
+  }
+  template <int kTiles>
+  __device__ __forceinline__ void exponentiate_again(Accumulator<float> (&s)[1][kTiles], const RowOffset<float>& rest) {
+    float shifts[2];
+    const bool large = Base::compute_shifts(shifts);
+    Base::exponentiate(s, shifts, large, rest);
+  }
+  // Repeats a step after raising row_max of the rows whose sums exceed kMaxSum. The other rows of the warp get the bits
+  // of the step again, so their offset stays in the exponents.
   template <int kTiles, class OnRescale, class Offset>
   __device__ __forceinline__ void repeat(Accumulator<float> (&s)[1][kTiles], const bool (&exceeds)[2],
                                          OnRescale&& on_rescale, const Offset& offset) {
-    offset.add_to(s);
+    int row_exceeds[2];
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       float largest = minus_infinity<float>();
 #pragma unroll
       for (int n = 0; n < 2 * kTiles; ++n) largest = larger(largest, s[0][n / 2].x[r * 2 + n % 2]);
+      largest = offset(r, largest);  // differs between the lanes of a row
       largest = larger(largest, __shfl_xor_sync(0xffffffffu, largest, 1));
       largest = larger(largest, __shfl_xor_sync(0xffffffffu, largest, 2));
-      int row_exceeds = exceeds[r];
-      row_exceeds |= __shfl_xor_sync(0xffffffffu, row_exceeds, 1);
-      row_exceeds |= __shfl_xor_sync(0xffffffffu, row_exceeds, 2);
-      this->raise_row_max(r, largest, row_exceeds != 0, on_rescale);
+      row_exceeds[r] = exceeds[r];
+      row_exceeds[r] |= __shfl_xor_sync(0xffffffffu, row_exceeds[r], 1);
+      row_exceeds[r] |= __shfl_xor_sync(0xffffffffu, row_exceeds[r], 2);
+      this->raise_row_max(r, largest, row_exceeds[r] != 0, on_rescale);
     }
-    Base::exponentiate(s);
+    exponentiate_again(s, offset.move_to(s, row_exceeds[0] != 0, row_exceeds[1] != 0));
     cache_shifts();
   }
 };

@@ -161,15 +161,24 @@ TEST_F(FakeForward, SoftcapWithAFixedReferenceEqualsTheOracle) {
   check(tiny, 1);
 }
 
-// Enlarges all rows, and one of them far more. softcap: 0, or one that bounds scores to those of a fixed reference.
-class FakeForwardOfOneRow : public FakeForward, public ::testing::WithParamInterface<double> {};
+// Enlarges all rows, and one of them far more.
+struct OneRowCase {
+  const char* name;
+  double softcap;  // 0, or one that bounds scores to those of a fixed reference
+  bool alibi, causal;
+  int growth;  // of all rows, a power of two: not enough for any of them to outgrow its first tile
+};
+class FakeForwardOfOneRow : public FakeForward, public ::testing::WithParamInterface<OneRowCase> {};
 TEST_P(FakeForwardOfOneRow, DoesNotDependOnOthersThatAreLarge) {
   constexpr int64_t kQueries = 70, kDim = 64;
-  constexpr size_t kHostile = 6, kBytes = 2 * kDim;
+  constexpr size_t kHostile = 6;
   const Stream stream;
   Inputs inputs = dense({.len_q = kQueries, .len_k = 400, .dim = kDim, .dim_v = kDim, .dtype = DType::bf16});
-  inputs.attention.softcap = GetParam();
+  inputs.attention.softcap = GetParam().softcap, inputs.attention.causal = GetParam().causal;
   DeviceProblem p(inputs, stream);
+  const float slope = 0.01f;
+  const DeviceTensor slopes = copy_of(contiguous(&slope, 1));
+  if (GetParam().alibi) p.attention.alibi_slopes = slopes.view;
   p.take_workspace();
   const auto run = [&] {
     running = {};
@@ -177,8 +186,9 @@ TEST_P(FakeForwardOfOneRow, DoesNotDependOnOthersThatAreLarge) {
     stream.wait();
     EXPECT_EQ(running.fault, "");
     EXPECT_EQ(running.launches, 1);
-    return p.o.memory.read();
+    return std::pair{p.o.memory.read(), p.lse.memory.read()};
   };
+  constexpr size_t kRowBytes = 2 * kDim;
   const auto multiply_q = [&](size_t begin, size_t end, int exponent) {
     std::vector<std::byte> q = p.q.memory.read();
     for (size_t n = begin; n < end; n += 2) {
@@ -189,14 +199,24 @@ TEST_P(FakeForwardOfOneRow, DoesNotDependOnOthersThatAreLarge) {
     }
     p.q.memory.write(q.data(), q.size());
   };
-  if (GetParam() == 0) multiply_q(0, kQueries * kBytes, 4);  // all rows grow, but not by 2^40
-  const std::vector<std::byte> before = run();
-  multiply_q(kHostile * kBytes, (kHostile + 1) * kBytes, 7);
-  const std::vector<std::byte> after = run();
-  for (size_t i = 0; i < kQueries; ++i)
-    EXPECT_EQ(std::equal(&before[i * kBytes], &before[i * kBytes] + kBytes, &after[i * kBytes]), i != kHostile) << i;
+  multiply_q(0, kQueries * kRowBytes, GetParam().growth);
+  const auto [o_before, lse_before] = run();
+  multiply_q(kHostile * kRowBytes, (kHostile + 1) * kRowBytes, 7);
+  const auto [o_after, lse_after] = run();
+  const auto equal = [](const auto& a, const auto& b, size_t row, size_t bytes) {
+    return std::memcmp(&a[row * bytes], &b[row * bytes], bytes) == 0;
+  };
+  for (size_t row = 0; row < kQueries; ++row) {
+    EXPECT_EQ(equal(o_before, o_after, row, kRowBytes), row != kHostile) << row;
+    EXPECT_EQ(equal(lse_before, lse_after, row, sizeof(float)), row != kHostile) << row;
+  }
 }
-INSTANTIATE_TEST_SUITE_P(Softcap, FakeForwardOfOneRow, ::testing::Values(0.0, 30.0));
+INSTANTIATE_TEST_SUITE_P(Options, FakeForwardOfOneRow,
+                         ::testing::Values(OneRowCase{"None", 0, false, false, 4},
+                                           OneRowCase{"Softcap", 30, false, false, 0},
+                                           OneRowCase{"Alibi", 0, true, false, 0},
+                                           OneRowCase{"AlibiOfTheFirstMaximum", 0, true, true, 2}),
+                         [](const auto& c) { return std::string(c.param.name); });
 
 TEST_F(FakeForward, PackedHeadsEqualTheOracle) {
   const auto check_packed = [](const check::Case& c) {
