@@ -56,14 +56,20 @@ CUDA_FAULTS = {
               "cuda_scores_test"),
     ],
 
+    "kernels/sm90/backward/options.h": [
+        Fault("small slopes of softcap lose their digits in f16", "? 0x1p-15f : 1.0f", "? 1.0f : 1.0f",
+              "fake_gpu_backward_test"),
+    ],
     "kernels/attn/softmax.h": [
         Fault("a row never outgrows its first key tile", "exceeds[0] || exceeds[1])) {", "false)) {", FORWARD),
         Fault("a row without keys so far has no maximum later", "this->row_max[r] == minus_infinity<float>() || !(fabs",
               "!(fabs", FORWARD),
-        Fault("a row moves its maximum because another one does", "row_exceeds != 0, on_rescale", "true, on_rescale",
+        Fault("a row moves its maximum because another one does", "row_exceeds[r] != 0, on_rescale", "true, on_rescale",
               FORWARD),
-        Fault("ALiBi's offset is lost where a row moves its maximum",
-              "const Offset& offset) {\n    offset.add_to(s);", "const Offset& offset) {", FORWARD),
+        Fault("ALiBi's offset is lost where a row moves its maximum", "Base::exponentiate(s, shifts, large, rest);",
+              "Base::exponentiate(s, shifts, large);", FORWARD),
+        Fault("a row is rounded otherwise because another one moves its maximum",
+              "move_to(s, row_exceeds[0] != 0, row_exceeds[1] != 0)", "move_to(s, true, true)", FORWARD),
         Fault("nothing is dropped where a row raises its maximum", "probs[n / 2], dropout.again());",
               "probs[n / 2], NoDropout{});", FORWARD),
     ],

@@ -99,7 +99,7 @@ struct KeyScores {
   };
   // Computes P in kernels with options. exponent(score, bias, n, x) returns the exponent of a pair and the derivative
   // of softcap. P of dropped pairs is 0 in probs. on_factors(step, factors) receives the factors of dS as kStored
-  // elements.
+  // elements, in units of kFactorUnit.
   template <Element kStored, bool kSelects, class Exponent, class OnFactors>
   static __device__ __forceinline__ void exponentiate_pairs(OperandA& probs, const Scores& s, LaneBias bias_rows,
                                                             unsigned seen, unsigned kept, Exponent exponent,
@@ -119,7 +119,7 @@ struct KeyScores {
           const float bias = widen<E>(static_cast<unsigned short>(x % 2 == 0 ? two : two >> 16));
           const typename Options::Exponent v = exponent(s[0][n].x[x], bias, n, x);
           prob[x] = exp2_of(v.value);
-          factor[x] = prob[x] * v.slope;
+          factor[x] = prob[x] * v.slope * (1 / Options::template kFactorUnit<kStored>);
           if constexpr (kSelects) {
             prob[x] = (seen & bit) != 0 ? prob[x] : 0.0f;
             factor[x] = (seen & bit) != 0 ? factor[x] : 0.0f;
@@ -248,11 +248,12 @@ struct KeyScores {
       return {guarded_exponent(options, score, lse[x % 2], is_large), Options::kHasSoftcap ? 1 - t * t : 1};
     }
   };
-  // Computes dS from dP and converts it to 16 bits. factors_of(step, factors) returns the factors of dS as kStored
-  // elements.
+  // Computes dS from dP and converts it to 16 bits. factors_of(step, factors) returns the factors of dS as
+  // exponentiate_pairs() stored them.
   template <Element kStored, class FactorsOf>
   static __device__ __forceinline__ void differentiate_pairs(OperandA& ds, const Scores& dp, unsigned lane_delta,
                                                              float keep, bool masked, FactorsOf factors_of) {
+    constexpr float kUnit = Options::template kFactorUnit<kStored>;
 #pragma unroll
     for (int step = 0; step < kSteps; ++step) {
       unsigned factors[4];
@@ -262,11 +263,14 @@ struct KeyScores {
       for (int m = 0; m < 4; ++m) {
         const int n = 2 * step + m / 2;
         float d[2];
-        if (m % 2 == 0) load_pair_from_shared(lane_delta + 32 * n, delta[0], delta[1]);
+        if (m % 2 == 0) {
+          load_pair_from_shared(lane_delta + 32 * n, delta[0], delta[1]);
+          delta[0] *= kUnit, delta[1] *= kUnit;
+        }
 #pragma unroll
         for (int e = 0; e < 2; ++e)
           d[e] = Options::gradient(widen<kStored>(static_cast<unsigned short>(e == 0 ? factors[m] : factors[m] >> 16)),
-                                   dp[0][n].x[m % 2 * 2 + e], delta[e], keep);
+                                   dp[0][n].x[m % 2 * 2 + e], delta[e], keep * kUnit, kUnit);
         ds[step][m] = pack<E>(d[0], d[1]);
         if (masked)
           ds[step][m] &= kStored == Element::bf16 ? not_zero_mask_bf16(factors[m]) : not_zero_mask_f16(factors[m]);

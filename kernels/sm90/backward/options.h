@@ -27,6 +27,10 @@ struct BackwardOptions {
   static __device__ __forceinline__ float hidden_value() { return kHasSoftcap ? -1e18f : minus_infinity<float>(); }
   // Whether the factor of dS differs from the P that dV is computed from.
   static constexpr bool kHasFactor = kHasSoftcap || kHasDropout;
+  // The unit of factors that are stored as kStored elements. Where most scores are near the cap, 1 - tanh^2 is as small
+  // as 1e-6 throughout, below the normal numbers of f16: in units of 2^-15 it keeps its digits.
+  template <Element kStored>
+  static constexpr float kFactorUnit = kHasSoftcap&& kStored == Element::f16 ? 0x1p-15f : 1.0f;
   // Whether a pair of any tile may have a P of 0 and a dP that is not finite.
   static constexpr bool kMayMaskAnyPair = (kOptions & (kBias | kMaskTensor)) != 0;
 
@@ -73,8 +77,9 @@ struct BackwardOptions {
     }
   }
 
-  static __device__ __forceinline__ float gradient(float factor, float dp, float delta, float keep) {
-    if constexpr (!kHasDropout) return factor * (dp - delta);
+  // dS from a factor in units of `unit`, by which delta and keep are multiplied.
+  static __device__ __forceinline__ float gradient(float factor, float dp, float delta, float keep, float unit = 1) {
+    if constexpr (!kHasDropout) return factor * (dp * unit - delta);
     const bool keeps = __float_as_int(factor) >= 0;
     return fabsf(factor) * ((keeps ? dp : 0.0f) * keep - delta);
   }

@@ -161,7 +161,7 @@ struct DqConsumer : DqScores<C> {
     else
       Base::exponentiate_pairs_guarded(s, p, info, step_info(), key_tile(tile, keys), stats(), lane_bias(keys),
                                        tensor_mask(keys));
-    narrow<C.element>(ds, s);
+    Base::narrow_factors(ds, s);
     fence_operands(ds);
     wait_values();
     issue_dp(s);

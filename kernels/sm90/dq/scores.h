@@ -242,9 +242,16 @@ struct DqScores {
       }
   }
 
-  // differentiate() with P as a 16-bit operand, which frees the score registers for dP.
+  // Converts P or the factors of dS to 16 bits, in units of kFactorUnit.
+  static __device__ __forceinline__ void narrow_factors(OperandA& factors, Scores& s) {
+#pragma unroll
+    for (int n = 0; n < 4 * kKeyTiles; ++n) s[n / 4].x[n % 4] *= 1 / Options::template kFactorUnit<E>;
+    narrow<E>(factors, s);
+  }
+  // differentiate() of what narrow_factors() has stored, which frees the score registers for dP.
   static __device__ __forceinline__ void differentiate_narrow(OperandA& probs, Scores& dp, const float* stats,
                                                               float keep) {
+    constexpr float kUnit = Options::template kFactorUnit<E>;
     const float* delta = stats + delta_at(kPortable, lane_coord().row);
 #pragma unroll
     for (int r = 0; r < 2; ++r)
@@ -255,7 +262,7 @@ struct DqScores {
 #pragma unroll
         for (int e = 0; e < 2; ++e) {
           const float prob = widen<E>(static_cast<unsigned short>(e == 0 ? two : two >> 16));
-          d[e] = prob == 0 ? 0.0f : Options::gradient(prob, at(dp, r, n, e), delta[8 * r], keep);
+          d[e] = prob == 0 ? 0.0f : Options::gradient(prob, at(dp, r, n, e), delta[8 * r] * kUnit, keep * kUnit, kUnit);
         }
         two = pack<E>(d[0], d[1]);
       }

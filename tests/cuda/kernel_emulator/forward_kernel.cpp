@@ -149,6 +149,7 @@ const EmulatedKernel kForwardKernels[] = {
     sm90_backward_kernel<Sm90BackwardConfig{bf16, 32, 32, 64, 1, 2, kStoresDq, kBias}>(),
     sm90_backward_kernel<Sm90BackwardConfig{bf16, 64, 64, 64, 1, 4, kStoresDq, 0}>(),
     sm90_backward_kernel<Sm90BackwardConfig{bf16, 64, 64, 64, 1, 4, kStoresDq, kDropout}>(),
+    sm90_backward_kernel<Sm90BackwardConfig{f16, 64, 64, 64, 1, 4, kStoresDq, kSoftcap | kDropout}>(),
     sm90_backward_kernel<Sm90BackwardConfig{bf16, 64, 64, 64, 2, 4, kStoresDq, 0}>(),
     sm90_backward_kernel<Sm90BackwardConfig{bf16, 64, 64, 64, 2, 4, kStoresDq, kSoftcap}>(),
     sm90_backward_kernel<Sm90BackwardConfig{bf16, 64, 64, 64, 3, 4, kStoresDq, 0}>(),
@@ -160,6 +161,7 @@ const EmulatedKernel kForwardKernels[] = {
     backward_finish_kernel<BackwardConfig{bf16, 128, 128, 64, 0, 0, 0, 0, 0, 0, 0, 0, 0}>(),
     backward_finish_kernel<BackwardConfig{bf16, 128, 0, 64, 0, 0, 0, 0, 0, 0, 0, 0, 0}>(),
     backward_prepare_kernel<BackwardConfig{bf16, 64, 64, 64, 0, 0, 0, 0, 0, 0, 0, 0, 0}>(),
+    backward_prepare_kernel<BackwardConfig{f16, 64, 64, 64, 0, 0, 0, 0, 0, 0, 0, 0, 0}>(),
     backward_finish_kernel<BackwardConfig{bf16, 64, 64, 64, 0, 0, 0, 0, 0, 0, 0, 0, 0}>(),
     backward_finish_kernel<BackwardConfig{bf16, 64, 0, 64, 0, 0, 0, 0, 0, 0, 0, 0, 0}>(),
 };

@@ -211,6 +211,20 @@ TEST_F(FakeBackward, SoftcapEqualsTheOracle) {
   }
 }
 
+// Nearly all scores are at the cap, where 1 - tanh^2 is about 1e-5. In f16 it waits for dP as a number that f16 could not
+// hold with all digits; dP is large, so dS has them.
+TEST_F(FakeBackward, SlopesNearTheCapKeepTheirDigitsInF16) {
+  for (uint64_t seed = 0; seed < 4; ++seed) {
+    check::Case c = of_head_size_128(67, 2, 1, 60);
+    c.heads_k = 2, c.dim = c.dim_v = 64, c.data_seed = seed;
+    c.dtype = c.o_dtype = c.dout_dtype = c.gradient_dtype = DType::f16;
+    c.flavour = check::Flavour::common_offset, c.scale = 0.02, c.softcap = 1;
+    c.dropout_p = 0.9, c.dropout_seed = 5;
+    c.q.repeat_batch = c.q.repeat_heads = true;  // heads with larger slopes would hide the errors of small ones
+    check(c, false, 0, 256);
+  }
+}
+
 // An infinite key that only some queries see must not reach dQ of the others.
 TEST_F(FakeBackward, HiddenKeysThatAreNotFinite) {
   check::Case c = of_head_size_128(1, 8, 150, 200);
