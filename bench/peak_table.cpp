@@ -41,10 +41,16 @@ Rate registers(const RegisterLoop& loop, double seconds) {
       static_cast<double>(loop.operations * kSteps), [&] { loop.run(kSteps, random.data()); }, seconds);
 }
 
+template <class E>
+const cpu::Kernels<float, E>& table_of() {
+  if constexpr (std::is_same_v<E, float>) return cpu::kernels<float>();
+  else return cpu::matrix_kernels(DType::bf16);
+}
+
 // The library's own product, on operands that fit into the first-level cache: 48 rows x lanes, a depth of 128.
 template <class E>
 Rate product(double seconds) {
-  const cpu::Kernels<float, E>& kernels = cpu::kernels<float, E>();
+  const cpu::Kernels<float, E>& kernels = table_of<E>();
   const int64_t rows = 48, depth = 128;
   const auto operand = [&](int64_t count, uint32_t seed) {
     std::vector<E> data(static_cast<size_t>(count) + 64);
@@ -98,8 +104,8 @@ void peak(const Settings& settings) {
     print("f32", "product in the first-level cache", product<float>(seconds), peak.best);
     attention(DType::f32, peak.best, seconds);
   }
-  if (!cpu::has_bf16_kernels()) return;
-  const Rate in_cache = product<cpu::Bf16>(seconds);
+  if (!cpu::has_matrix_kernels(DType::bf16)) return;
+  const Rate in_cache = product<cpu::Operand16>(seconds);
   const Rate peak = bf16.run ? registers(bf16, seconds) : in_cache;
   if (bf16.run) print("bf16", std::string(bf16.name) + " on registers", peak, peak.best);
   print("bf16", "product in the first-level cache", in_cache, peak.best);

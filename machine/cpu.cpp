@@ -25,9 +25,10 @@ std::string arm_model(const std::string& implementer, const std::string& part) {
 }  // namespace
 
 Cpu this_cpu() {
-  constexpr std::array kFeatures{"asimd",   "asimdhp",  "asimddp",     "bf16",        "i8mm",     "sve",     "sve2",
-                                 "svebf16", "sme",      "sse4_2",      "avx",         "avx2",     "fma",     "f16c",
-                                 "avx512f", "avx_vnni", "avx512_bf16", "avx512_fp16", "amx_tile", "amx_bf16"};
+  constexpr std::array kFeatures{"asimd",    "asimdhp",  "asimddp", "bf16",     "i8mm",        "sve",
+                                 "sve2",     "svebf16",  "sme",     "sse4_2",   "avx",         "avx2",
+                                 "fma",      "f16c",     "avx512f", "avx_vnni", "avx512_bf16", "avx512_fp16",
+                                 "amx_tile", "amx_bf16", "amx_fp16"};
   auto values = cpu::read_cpuinfo();
   Cpu cpu{"unknown", {}};
   if (values.count("model name")) cpu.model = values["model name"];

@@ -124,7 +124,7 @@ std::string ceiling_of(const BenchPoint& point) {
   if (point.device == "cuda") return join(point.dtype, "_tflops");
   if (point.dtype == "f64") return "";
   // A type without instructions for its products is computed in f32.
-  return point.dtype == "bf16" && cpu::has_bf16_kernels() ? "bf16_tflops" : "f32_tflops";
+  return point.dtype == "bf16" && cpu::has_matrix_kernels(DType::bf16) ? "bf16_tflops" : "f32_tflops";
 }
 
 Measurer::Measurer(const MeasureOptions& options) : options_(options) {

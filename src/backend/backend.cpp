@@ -47,7 +47,7 @@ std::string problem_line(const P& p) {
 
 // The line of explain about kernels that the processor supports but the system does not allow.
 std::string refused_kernels(const Problem& p) {
-  const std::string refusal = p.dtype == DType::bf16 ? cpu::refusal_of_bf16_kernels() : "";
+  const std::string refusal = cpu::refusal_of_matrix_kernels(p.dtype);
   if (refusal.empty()) return "";
   std::string label = join("not ", cpu::isa_name(), " ");
   label.resize(std::max(label.size(), std::strlen("not cuda   ")), ' ');

@@ -21,7 +21,7 @@ class Backward {
   Backward(const BackwardProblem& p, const Execution& e)
       : p_(p),
         e_(e),
-        kernels_(kernels<T, E>()),
+        kernels_(kernels_of<T, E>(p)),
         shape_(backward_tile(p, kernels_.lanes, kernels_.step, tuned_choice(tuned::Direction::backward, p))),
         ranges_(ranges_of(p.len_k)),
         read_ahead_(kernels_.fetches_ahead && !fits_second_level_cache(p)) {

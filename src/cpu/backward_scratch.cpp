@@ -134,6 +134,6 @@ void BackwardScratch<T, E>::flush_queries(const BackwardProblem& p, Range querie
 
 template struct BackwardScratch<float, float>;
 template struct BackwardScratch<double, double>;
-template struct BackwardScratch<float, Bf16>;
+template struct BackwardScratch<float, Operand16>;
 
 }  // namespace cuflash::cpu

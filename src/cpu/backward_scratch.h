@@ -59,6 +59,6 @@ struct BackwardScratch {
 
 extern template struct BackwardScratch<float, float>;
 extern template struct BackwardScratch<double, double>;
-extern template struct BackwardScratch<float, Bf16>;
+extern template struct BackwardScratch<float, Operand16>;
 
 }  // namespace cuflash::cpu

@@ -120,7 +120,7 @@ RowResult<T> finalize_row(T m, T l, T scale, T sink) {
   return {weight(largest) / total, top + std::log(total)};
 }
 
-// l sums the weights before they were rounded to bf16. If all weights of a row were rounded up, its output would be too
+// l sums the weights before they were rounded to 16 bits. If all weights of a row were rounded up, its output would be too
 // large; dividing by the sum of the rounded weights makes it a weighted mean again.
 template <class T>
 void undo_rounding(T* factor, const T* sums, int64_t lanes) {
@@ -224,13 +224,14 @@ void attend(const ForwardProblem& p, const QueryTile& tile, const QueryTile* nex
 
 template <class T, class E>
 struct ForwardLayout {
-  const Kernels<T, E>& kernels = cpu::kernels<T, E>();
+  const Kernels<T, E>& kernels;
   TileShape shape;
   int64_t tasks, workers;
   size_t scratch_bytes, index_bytes, bytes;
 
   ForwardLayout(const ForwardProblem& p, const Execution& e, int64_t tile_threads)
-      : shape(forward_tile(p, kernels.lanes, kernels.step, kernels.tile_q, tile_threads,
+      : kernels(kernels_of<T, E>(p)),
+        shape(forward_tile(p, kernels.lanes, kernels.step, kernels.tile_q, tile_threads,
                            tuned_choice(tuned::Direction::forward, p))) {
     const Checked tiles = TileIndex::count(p, TileIndex::Side::query, p.heads_q, shape.q);
     workers = worker_count(p, e, tiles);

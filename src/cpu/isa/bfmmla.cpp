@@ -22,8 +22,8 @@ constexpr int kDoubleRows = 2, kDoubleVectors = 8;
 
 constexpr int kRows = 8, kLanes = V<float>::kLanes, kGroup = 4, kStep = 8;
 
-inline bfloat16x8_t load(const Bf16* p) { return vreinterpretq_bf16_u16(vld1q_u16(&p->bits)); }
-inline void store(Bf16* p, uint16x8_t x) { vst1q_u16(&p->bits, x); }
+inline bfloat16x8_t load(const Operand16* p) { return vreinterpretq_bf16_u16(vld1q_u16(&p->bits)); }
+inline void store(Operand16* p, uint16x8_t x) { vst1q_u16(&p->bits, x); }
 
 // A register holds {k0 q0, k0 q1, k1 q0, k1 q1}; two registers hold four lanes of two rows.
 inline float32x4_t first_row(float32x4_t a, float32x4_t b) {
@@ -35,7 +35,7 @@ inline float32x4_t second_row(float32x4_t a, float32x4_t b) {
 
 // 8 rows x 8 lanes at a time: 16 accumulator registers. put(c, lane, sum) stores the sums of four lanes.
 template <class Put>
-inline void multiply_panels_bf16(int64_t m, int64_t depth, const Bf16* left, int64_t left_stride, const Bf16* right,
+inline void multiply_panels_bf16(int64_t m, int64_t depth, const Operand16* left, int64_t left_stride, const Operand16* right,
                                  float* c, Put put) {
   const int64_t whole = (depth + kStep - 1) / kStep * kStep;
   for (; m > 0; m -= kRows, left += left_stride, c += kRows * kLanes) {
@@ -43,8 +43,8 @@ inline void multiply_panels_bf16(int64_t m, int64_t depth, const Bf16* left, int
       float32x4_t sum[4][4];
       for (auto& row : sum)
         for (auto& block : row) block = vdupq_n_f32(0);
-      const Bf16* a = left;
-      const Bf16* b = right + half * kGroup;
+      const Operand16* a = left;
+      const Operand16* b = right + half * kGroup;
       for (int64_t d = 0; d < whole; d += kGroup, a += kRows * kGroup, b += kLanes * kGroup) {
         bfloat16x8_t queries[4];
         for (int n = 0; n < 4; ++n) queries[n] = load(b + 8 * n);
@@ -64,14 +64,14 @@ inline void multiply_panels_bf16(int64_t m, int64_t depth, const Bf16* left, int
   }
 }
 
-void multiply_bf16(int64_t m, int64_t depth, const Bf16* left, int64_t left_stride, const Bf16* right, float* c,
+void multiply_bf16(int64_t m, int64_t depth, const Operand16* left, int64_t left_stride, const Operand16* right, float* c,
                    Into into, const Ahead&) {
   multiply_panels_bf16(m, depth, left, left_stride, right, c, [&](float* out, int, float32x4_t sum) {
     vst1q_f32(out, into == Into::add ? vaddq_f32(vld1q_f32(out), sum) : sum);
   });
 }
 
-void rescale_and_multiply_bf16(int64_t m, int64_t depth, const Bf16* left, int64_t left_stride, const Bf16* right,
+void rescale_and_multiply_bf16(int64_t m, int64_t depth, const Operand16* left, int64_t left_stride, const Operand16* right,
                                float* c, const float* factor) {
   multiply_panels_bf16(m, depth, left, left_stride, right, c, [&](float* out, int lane, float32x4_t sum) {
     vst1q_f32(out, vfmaq_f32(sum, vld1q_f32(out), vld1q_f32(factor + lane)));
@@ -79,21 +79,21 @@ void rescale_and_multiply_bf16(int64_t m, int64_t depth, const Bf16* left, int64
 }
 
 // Interleaves two rows as a register holds them: 4 columns in each of two groups.
-inline void pair_rows(uint16x8_t x, uint16x8_t y, Bf16* to, int64_t group_stride) {
+inline void pair_rows(uint16x8_t x, uint16x8_t y, Operand16* to, int64_t group_stride) {
   const uint64x2_t a = vreinterpretq_u64_u16(x), b = vreinterpretq_u64_u16(y);
   store(to, vreinterpretq_u16_u64(vzip1q_u64(a, b)));
   store(to + group_stride, vreinterpretq_u16_u64(vzip2q_u64(a, b)));
 }
 
 // to [8][4]: column n of four rows of eight.
-inline void interleave(uint16x8_t a, uint16x8_t b, uint16x8_t c, uint16x8_t d, Bf16* to) {
+inline void interleave(uint16x8_t a, uint16x8_t b, uint16x8_t c, uint16x8_t d, Operand16* to) {
   const uint16x8_t ac = vzip1q_u16(a, c), bd = vzip1q_u16(b, d), ac_high = vzip2q_u16(a, c), bd_high = vzip2q_u16(b, d);
   store(to, vzip1q_u16(ac, bd)), store(to + 8, vzip2q_u16(ac, bd));
   store(to + 16, vzip1q_u16(ac_high, bd_high)), store(to + 24, vzip2q_u16(ac_high, bd_high));
 }
 
 template <int kWidth>
-int64_t pack_bf16_panels(const Source& source, Bf16* by_dim, Bf16* by_row, int64_t capacity, int32_t* nonfinite,
+int64_t pack_bf16_panels(const Source& source, Operand16* by_dim, Operand16* by_row, int64_t capacity, int32_t* nonfinite,
                          float* staging) {
   const int64_t padded = (source.dim + kStep - 1) / kStep * kStep;
   auto* zeros = reinterpret_cast<uint16_t*>(staging);
@@ -102,7 +102,7 @@ int64_t pack_bf16_panels(const Source& source, Bf16* by_dim, Bf16* by_row, int64
   for (int64_t first = 0; first < (source.count + kWidth - 1) / kWidth * kWidth; first += kGroup) {
     Bf16Rows<kGroup, kStep> rows(source, first, zeros + padded);
     if (by_dim) {
-      Bf16* to = by_dim + first / kWidth * kWidth * padded + first % kWidth * kGroup;
+      Operand16* to = by_dim + first / kWidth * kWidth * padded + first % kWidth * kGroup;
       for (int64_t d = 0; d < padded; d += kStep)
         for (int n = 0; n < kGroup; n += 2)
           pair_rows(vld1q_u16(rows.row[n] + d), vld1q_u16(rows.row[n + 1] + d), to + d * kWidth + n * kGroup,
@@ -117,7 +117,7 @@ int64_t pack_bf16_panels(const Source& source, Bf16* by_dim, Bf16* by_row, int64
   return nonfinite_rows;
 }
 
-int64_t pack_bf16(const Source& source, Side side, Bf16* by_dim, Bf16* by_row, int64_t capacity, int32_t* nonfinite,
+int64_t pack_bf16(const Source& source, Side side, Operand16* by_dim, Operand16* by_row, int64_t capacity, int32_t* nonfinite,
                   float* staging) {
   return side == Side::left ? pack_bf16_panels<kRows>(source, by_dim, by_row, capacity, nonfinite, staging)
                             : pack_bf16_panels<kLanes>(source, by_dim, by_row, capacity, nonfinite, staging);
@@ -130,7 +130,7 @@ inline uint16x8_t narrow(const float* from) {
 
 // The sums after rounding come from the operand itself: one instruction multiplies a pair of keys by 1 and adds them.
 template <bool kSum>
-void to_right_and_sum(int64_t keys, const float* w, Bf16* right, const RoundedSums<float>* sums) {
+void to_right_and_sum(int64_t keys, const float* w, Operand16* right, const RoundedSums<float>* sums) {
   uint16x8_t one_bits = vdupq_n_u16(0x3f80);
   __asm__("" : "+w"(one_bits));  // GCC 12 mistakes a bf16 constant for an f16 one
   const bfloat16x8_t ones = vreinterpretq_bf16_u16(one_bits);
@@ -157,20 +157,20 @@ void to_right_and_sum(int64_t keys, const float* w, Bf16* right, const RoundedSu
   }
 }
 
-void to_right(int64_t keys, const float* w, Bf16* right, const RoundedSums<float>* sums) {
+void to_right(int64_t keys, const float* w, Operand16* right, const RoundedSums<float>* sums) {
   sums ? to_right_and_sum<true>(keys, w, right, sums) : to_right_and_sum<false>(keys, w, right, sums);
 }
 
-void to_left_bf16(int64_t keys, const float* w, Bf16* left, int64_t capacity, int64_t first) {
+void to_left_bf16(int64_t keys, const float* w, Operand16* left, int64_t capacity, int64_t first) {
   for (int64_t k = 0; k < keys; k += 2, w += 2 * kLanes) {
-    Bf16* to = left + k / kRows * kRows * capacity + first * kRows + k % kRows * kGroup;
+    Operand16* to = left + k / kRows * kRows * capacity + first * kRows + k % kRows * kGroup;
     for (int lane = 0; lane < kLanes; lane += 8)
       pair_rows(narrow(w + lane), narrow(w + kLanes + lane), to + lane * kRows, kGroup * kRows);
   }
 }
 
-constexpr Kernels<float, Bf16> bf16_table() {
-  Kernels<float, Bf16> t = table_of_scores<float, Bf16>();
+constexpr Kernels<float, Operand16> bf16_table() {
+  Kernels<float, Operand16> t = table_of_scores<float, Operand16>();
   t.rows = kRows, t.step = kStep;
   t.multiply = multiply_bf16, t.rescale_and_multiply = rescale_and_multiply_bf16;
   t.pack = pack_bf16, t.to_right = to_right, t.to_left = to_left_bf16;
@@ -179,7 +179,7 @@ constexpr Kernels<float, Bf16> bf16_table() {
 
 }  // namespace bfmmla
 
-const Kernels<float, Bf16> bfmmla_bf16 = bfmmla::bf16_table();
+const Kernels<float, Operand16> bfmmla_bf16 = bfmmla::bf16_table();
 
 }  // namespace cuflash::cpu
 #endif

@@ -10,7 +10,7 @@ namespace cuflash::cpu {
 #if defined(__aarch64__)
 extern const Kernels<float> neon_f32;
 extern const Kernels<double> neon_f64;
-extern const Kernels<float, Bf16> bfmmla_bf16;
+extern const Kernels<float, Operand16> bfmmla_bf16;
 extern const DecodeTables neon_decode, neon_bf16_decode;
 extern const MatrixProducts bfmmla_decode;
 #else
@@ -21,7 +21,7 @@ extern const DecodeTables baseline_decode;
 #if defined(__x86_64__)
 extern const Kernels<float> avx2_f32, avx512_f32;
 extern const Kernels<double> avx2_f64, avx512_f64;
-extern const Kernels<float, Bf16> amx_bf16;
+extern const Kernels<float, Operand16> amx_bf16, amx_f16;
 extern const DecodeTables avx2_decode, avx512_decode;
 #endif
 

@@ -33,8 +33,12 @@ struct Isa {
   const Kernels<float>& f32;
   const Kernels<double>& f64;
   const DecodeTables& decode;
-  const Kernels<float, Bf16>* bf16 = nullptr;
-  const std::string& (*bf16_refusal)() = never_refused;  // requests what they need from the system; "" if granted
+  const Kernels<float, Operand16>*bf16 = nullptr, *f16 = nullptr;
+  const std::string& (*matrix_refusal)() = never_refused;  // requests what they need from the system; "" if granted
+
+  const Kernels<float, Operand16>* matrices(DType dtype) const {
+    return dtype == DType::bf16 ? bf16 : dtype == DType::f16 ? f16 : nullptr;
+  }
 };
 
 constexpr bool always() { return true; }
@@ -54,6 +58,12 @@ bool has_amx() {
     return offers_tiles(arch_prctl);
   }();
   return has;
+}
+
+bool has_amx_fp16() {
+  unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
+  constexpr unsigned kAmxFp16 = 1u << 21;
+  return has_amx() && __get_cpuid_count(7, 1, &eax, &ebx, &ecx, &edx) && (eax & kAmxFp16);
 }
 
 // Evaluated once, so that a workspace query and the call that follows it get the same answer.
@@ -77,7 +87,8 @@ const Isa kIsas[] = {
      [] { return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c"); },
      avx2_f32, avx2_f64, avx2_decode},
     {"avx512", has_avx512, avx512_f32, avx512_f64, avx512_decode},
-    {"amx", has_amx, avx512_f32, avx512_f64, avx512_decode, &amx_bf16, amx_refusal},
+    {"amx", has_amx, avx512_f32, avx512_f64, avx512_decode, &amx_bf16, nullptr, amx_refusal},
+    {"amx_fp16", has_amx_fp16, avx512_f32, avx512_f64, avx512_decode, &amx_bf16, &amx_f16, amx_refusal},
 #endif
 };
 
@@ -140,13 +151,9 @@ template <>
 const Kernels<double>& kernels() {
   return chosen().f64;
 }
-template <>
-const Kernels<float, Bf16>& kernels() {
-  return *chosen().bf16;
-}
-bool has_bf16_kernels() { return chosen().bf16 && chosen().bf16_refusal().empty(); }
-
-std::string refusal_of_bf16_kernels() { return chosen().bf16 ? chosen().bf16_refusal() : ""; }
+bool has_matrix_kernels(DType dtype) { return chosen().matrices(dtype) && chosen().matrix_refusal().empty(); }
+const Kernels<float, Operand16>& matrix_kernels(DType dtype) { return *chosen().matrices(dtype); }
+std::string refusal_of_matrix_kernels(DType dtype) { return chosen().matrices(dtype) ? chosen().matrix_refusal() : ""; }
 
 template <>
 const char* isa_name<float>() {
@@ -156,9 +163,8 @@ template <>
 const char* isa_name<double>() {
   return first_with([table = &chosen().f64](const Isa& isa) { return &isa.f64 == table; });
 }
-template <>
-const char* isa_name<float, Bf16>() {
-  return first_with([table = chosen().bf16](const Isa& isa) { return isa.bf16 == table; });
+const char* matrix_isa_name(DType dtype) {
+  return first_with([=, table = chosen().matrices(dtype)](const Isa& isa) { return isa.matrices(dtype) == table; });
 }
 
 const DecodeTables& decode_tables() { return chosen().decode; }

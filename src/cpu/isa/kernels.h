@@ -8,7 +8,7 @@
 //
 // T is the type of scores, sums and softmax, E that of product operands. If they are the same, an operand is
 // left [m / rows][depth][rows] or right [depth][lanes], and s is already the right operand of the product with V.
-// Matrix instructions take E = Bf16, accumulate in T = float, and group the depth: the elements of `step` depths are
+// Matrix instructions take E = Operand16, accumulate in T = float, and group the depth: the elements of `step` depths are
 // interleaved in an order private to the instruction set, so depth d still starts at d * width, but only for whole
 // steps. Both operands are zero-padded to the next whole step.
 #pragma once
@@ -23,7 +23,8 @@
 
 namespace cuflash::cpu {
 
-struct Bf16 {
+// An element of bf16 or f16: a table is for one of them.
+struct Operand16 {
   uint16_t bits;
 };
 
@@ -189,12 +190,11 @@ template <>
 const Kernels<float>& kernels();
 template <>
 const Kernels<double>& kernels();
-template <>
-const Kernels<float, Bf16>& kernels();
-// Whether there is a table for bf16 operands; if not, bf16 is widened to f32. Call this only when bf16 is about to be
+// Whether matrix instructions take bf16 or f16; if not, the type is widened to f32. Call this only when it is about to be
 // multiplied: if the kernels need AMX tile registers, it requests them from Linux (tile_permission.h).
-bool has_bf16_kernels();
-std::string refusal_of_bf16_kernels();  // "", or why the bf16 table of the set in use may not be used
+bool has_matrix_kernels(DType dtype);
+const Kernels<float, Operand16>& matrix_kernels(DType dtype);
+std::string refusal_of_matrix_kernels(DType dtype);  // "", or why the table of the set in use may not be used
 
 const char* isa_name();  // "neon_bf16", the set in use
 template <class T, class E = T>
@@ -203,9 +203,8 @@ template <>
 const char* isa_name<float>();
 template <>
 const char* isa_name<double>();
-template <>
-const char* isa_name<float, Bf16>();
-std::vector<const char*> isa_names();  // the sets that this processor can run, best last
-void force_isa(const char* name);      // for tests: use this set; null restores the default
+const char* matrix_isa_name(DType dtype);  // of the set that provides matrix_kernels
+std::vector<const char*> isa_names();      // the sets that this processor can run, best last
+void force_isa(const char* name);          // for tests: use this set; null restores the default
 
 }  // namespace cuflash::cpu

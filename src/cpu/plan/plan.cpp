@@ -67,12 +67,17 @@ TileShape backward_tile(const Problem& p, int64_t lanes, int64_t step, const tun
 }
 
 // Half a panel: up to this many queries, the decode path is faster than a partly filled panel, for every type and
-// length measured (docs/lab/cpu.md). Grouped heads do not change that, because panels are filled head by head. If bf16
+// length measured (docs/lab/cpu.md). Grouped heads do not change that, because panels are filled head by head. If 16-bit
 // panels have matrix instructions and decode has none, panels win earlier. Up to kAlwaysDecodeQueries a call does not
 // need to request those instructions.
 constexpr int64_t kAlwaysDecodeQueries = 4;
+
+// Dropout divides the weights that it keeps by a probability, and f16 may be too small for the quotient.
+bool panels_multiply_halves(const Problem& p) {
+  return has_matrix_kernels(p.dtype) && (p.dtype != DType::f16 || p.dropout.p == 0);
+}
 static int64_t max_decode_queries(const Problem& p) {
-  if (p.dtype == DType::bf16 && !decode_tables().bf16 && has_bf16_kernels()) return kAlwaysDecodeQueries;
+  if (panels_multiply_halves(p) && !(p.dtype == DType::bf16 && decode_tables().bf16)) return kAlwaysDecodeQueries;
   return (p.dtype == DType::f64 ? kernels<double>().lanes : kernels<float>().lanes) / 2;
 }
 constexpr int64_t kMaxDecodeRows = 256;  // keeps the scores of a tile in L2

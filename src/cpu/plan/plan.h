@@ -31,6 +31,8 @@ bool takes_decode(const Problem& problem);
 // queries another has.
 bool takes_decode(const Problem& problem, const Sequence& sequence);
 bool decode_multiplies_bf16(const Problem& problem);  // whether decode multiplies bf16 without widening it
+bool panels_multiply_halves(
+    const Problem& problem);  // whether forward's panels multiply bf16 or f16 without widening it
 
 inline constexpr int64_t kDecodeTile = 256;  // keys; splits are whole tiles
 // Keys per block of scores, for this many rows that share a KV head. The kernels alternate between K and V after each

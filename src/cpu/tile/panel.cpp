@@ -164,6 +164,6 @@ void Panel<T, E>::add_softmax(const RowOperand<E>& v, T* m, T* l, T* o, int64_t 
 
 template struct Panel<float, float>;
 template struct Panel<double, double>;
-template struct Panel<float, Bf16>;
+template struct Panel<float, Operand16>;
 
 }  // namespace cuflash::cpu

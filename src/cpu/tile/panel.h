@@ -116,6 +116,6 @@ struct Panel {
 
 extern template struct Panel<float, float>;
 extern template struct Panel<double, double>;
-extern template struct Panel<float, Bf16>;
+extern template struct Panel<float, Operand16>;
 
 }  // namespace cuflash::cpu
