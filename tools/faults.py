@@ -110,7 +110,7 @@ FAULTS = {
     ],
     "src/problem/problem.cpp": [
         Fault("top-left alignment ignored", "if (!problem.top_left) s.shift", "s.shift"),
-        Fault("queries aligned to the padded length", "s.shift = s.len_k - s.len_q",
+        Fault("queries aligned to the padded length", "s.shift = s.len_k - (problem.head_rows ? problem.head_rows : s.len_q)",
               "s.shift = problem.len_k - problem.len_q"),
         Fault("seqlens_k ignored", "if (problem.used_k) s.len_k = problem.used_k[b];", ""),
         Fault("left padding ignored", "s.k_begin = cache.leftpad ? cache.leftpad[b] : 0;", "s.k_begin = 0;", CACHE),
@@ -205,8 +205,12 @@ FAULTS = {
               "keys.begin - s.shift - w.window_right + 1)"),
     ],
     "src/problem/visibility.h": [
-        Fault("diagonal tiles taken for full ones", "return keys_seen_by_all(p, s, queries);",
-              "return keys_seen_by_any(p, s, queries);"),
+        Fault("rows of a second head see keys like later queries", "p.head_rows ? row % p.head_rows : row", "row",
+              "heads_as_rows_test"),
+        Fault("rows of two heads see what the first one sees", "Range{first, end} : Range{0, p.head_rows}",
+              "Range{first, end} : Range{first, p.head_rows}", "heads_as_rows_test"),
+        Fault("diagonal tiles taken for full ones", "return keys_seen_by_all(p, s, queries_of_rows(p, rows));",
+              "return keys_seen_by_any(p, s, queries_of_rows(p, rows));"),
     ],
 
     # Scores of a tile.
@@ -301,6 +305,7 @@ FAULTS = {
               "first_row + p.high - kMaskBlock", "mask_kernel_test"),
     ],
     "src/cpu/forward.cpp": [
+        Fault("results of copied heads are not stored", "  copies.store(e);\n", "", "heads_as_rows_test"),
         Fault("sink missing from l", "l * weight(largest) + weight(sink)", "l * weight(largest)"),
         Fault("LSE to base 2", "m * scale + std::log(l)", "m * scale + std::log2(l)"),
         Fault("LSE shifted by 1", "m * scale + std::log(l)", "m * scale + 1 + std::log(l)"),

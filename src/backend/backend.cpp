@@ -8,6 +8,7 @@
 #include "cpu/isa/kernels.h"
 #include "cpu/kv/kv_attention.h"
 #include "cpu/kv/merge.h"
+#include "cpu/plan/heads_as_rows.h"
 #include "cpu/plan/plan.h"
 #include "cpu/plan/tuned_tile.h"
 #include "cpu/threads/threads.h"
@@ -22,7 +23,9 @@ namespace {
 const char* pass_of(const ForwardProblem&) { return "forward"; }
 const char* pass_of(const BackwardProblem&) { return "backward"; }
 const char* pass_of(const CacheProblem&) { return "attend_cache"; }
-std::string cpu_kernel(const ForwardProblem& p) { return cpu::describe_forward(p); }
+std::string cpu_kernel(const ForwardProblem& p) {
+  return cpu::describe_forward(p) + (cpu::has_heads_as_rows(p) ? ", with the queries of all heads of a group" : "");
+}
 std::string cpu_kernel(const CacheProblem& p) { return cpu::describe_cache(p); }
 std::string cpu_kernel(const BackwardProblem&) { return "P recomputed from LSE, one pass over tiles of keys"; }
 
@@ -33,7 +36,8 @@ std::string tiles_line(tuned::Direction direction, const P& p, const Execution& 
               cpu::tuned_choice(direction, p) ? ", tuned on this machine by cuflash tune\n" : "\n");
 }
 std::string cpu_tiles(const ForwardProblem& p, const Execution& e) {
-  return cpu::takes_decode(p) ? "" : tiles_line(tuned::Direction::forward, p, e);
+  if (cpu::takes_decode(p)) return "";
+  return tiles_line(tuned::Direction::forward, cpu::has_heads_as_rows(p) ? cpu::heads_as_rows(p) : p, e);
 }
 std::string cpu_tiles(const BackwardProblem& p, const Execution& e) {
   return tiles_line(tuned::Direction::backward, p, e);

@@ -2,9 +2,11 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <limits>
 
 #include "cpu/decode/decode.h"
+#include "cpu/plan/heads_as_rows.h"
 #include "cpu/plan/tuned_tile.h"
 #include "cpu/plan/workspace.h"
 #include "cpu/threads/threads.h"
@@ -281,11 +283,79 @@ size_t forward_panels_workspace_size(const ForwardProblem& p, const Execution& e
   return with_types(p, [&]<class T, class E>(Types<T, E>) { return ForwardLayout<T, E>(p, e, num_threads(e)).bytes; });
 }
 
+namespace {
+
+// Contiguous queries and results of a problem in the workspace, for heads that are not at equal distances.
+class Copies {
+ public:
+  Copies(Arena& arena, const ForwardProblem& p) : original_(p), problem_(p) {
+    const auto take = [&](auto& rows, int64_t dim) {
+      if (!rows) return;
+      rows.row_stride = dim, rows.head_stride = p.len_q * dim, rows.batch_stride = p.heads_q * rows.head_stride;
+      rows.data = arena.take<std::byte>(Checked(p.batch) * rows.batch_stride * size_of(rows.dtype));
+    };
+    take(problem_.q, p.dim_qk), take(problem_.o, p.dim_v), take(problem_.lse, 1);
+  }
+
+  const ForwardProblem& problem() const { return problem_; }
+  void load(const Execution& e) const { copy(e, original_.q, problem_.q, original_.dim_qk); }
+  void store(const Execution& e) const {
+    copy(e, problem_.o, original_.o, original_.dim_v);
+    if (original_.lse) copy(e, problem_.lse, original_.lse, 1);
+  }
+
+ private:
+  template <class From, class To>
+  void copy(const Execution& e, const From& from, const To& to, int64_t dim) const {
+    const int64_t heads = original_.batch * original_.heads_q, size = size_of(from.dtype);
+    run_tasks(e, worker_count(original_, e, heads), heads, [&](int64_t, int64_t n) {
+      const int64_t b = n / original_.heads_q, h = n % original_.heads_q;
+      for (int64_t row = 0; row < original_.len_q; ++row)
+        std::memcpy(
+            static_cast<std::byte*>(const_cast<void*>(static_cast<const void*>(to.data))) + to.at(b, h, row) * size,
+            static_cast<const std::byte*>(from.data) + from.at(b, h, row) * size, static_cast<size_t>(dim * size));
+    });
+  }
+
+  const ForwardProblem& original_;
+  ForwardProblem problem_;
+};
+
+struct CopiesLayout {
+  size_t copies, bytes;
+  CopiesLayout(const ForwardProblem& p, const Execution& e) {
+    Arena arena(nullptr);
+    const Copies measured(arena, p);
+    copies = workspace_bytes(arena.used());
+    bytes = workspace_bytes(arena.used() + Checked(static_cast<int64_t>(
+                                               forward_panels_workspace_size(heads_as_rows(measured.problem()), e))));
+  }
+};
+
+}  // namespace
+
+// Tile statistics count the tiles of each head, so calls that ask for them keep heads apart.
 void forward(const ForwardProblem& p, const Execution& e) {
-  takes_decode(p) ? decode(p, e) : forward_panels(p, e, num_threads(e));
+  if (takes_decode(p)) return decode(p, e);
+  if (!has_heads_as_rows(p) || e.tile_stats) return forward_panels(p, e, num_threads(e));
+  if (is_uniform(p)) return forward_panels(heads_as_rows(p), e, num_threads(e));
+
+  const CopiesLayout layout(p, e);
+  const Workspace workspace(e, layout.bytes);
+  Arena arena(workspace.data());
+  const Copies copies(arena, p);
+  Execution rest = e;
+  rest.workspace = static_cast<std::byte*>(workspace.data()) + layout.copies;
+  rest.workspace_size = layout.bytes - layout.copies;
+  copies.load(e);
+  forward_panels(heads_as_rows(copies.problem()), rest, num_threads(e));
+  copies.store(e);
 }
 size_t forward_workspace_size(const ForwardProblem& p, const Execution& e) {
-  return takes_decode(p) ? decode_workspace_size(p, e) : forward_panels_workspace_size(p, e);
+  if (takes_decode(p)) return decode_workspace_size(p, e);
+  const size_t apart = forward_panels_workspace_size(p, e);
+  if (!has_heads_as_rows(p)) return apart;
+  return std::max(apart, is_uniform(p) ? forward_panels_workspace_size(heads_as_rows(p), e) : CopiesLayout(p, e).bytes);
 }
 
 }  // namespace cuflash::cpu

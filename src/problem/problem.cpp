@@ -22,7 +22,7 @@ Sequence sequence_of(const Problem& problem, int64_t b) {
     s.k_begin = cache.leftpad ? cache.leftpad[b] : 0;
     s.len_k = append.to + append.count - s.k_begin;
   }
-  if (!problem.top_left) s.shift = s.len_k - s.len_q;
+  if (!problem.top_left) s.shift = s.len_k - (problem.head_rows ? problem.head_rows : s.len_q);
   return s;
 }
 

@@ -108,6 +108,9 @@ struct Problem {
   int64_t total_q = 0, total_k = 0;  // packed: rows of the whole tensors
   CachedKeys cache;                  // if set, len_k is the capacity of an entry or of a block-table row
 
+  // If set, the rows of a head are those of several heads, one head after the other, with so many rows each.
+  int64_t head_rows = 0;
+
   bool packed() const { return cu_q != nullptr; }
   bool has_mask() const { return mask || summary.blocks; }
   int64_t group() const { return heads_q / heads_k; }

@@ -16,17 +16,26 @@ struct Range {
   bool contains(const Range& other) const { return begin <= other.begin && other.end <= end; }
 };
 
-// Keys visible to query i.
-inline Range keys_of_query(const Problem& p, const Sequence& s, int64_t i) { return keys_seen_by<Range>(p, s, i); }
+// The queries of rows, which are the same unless Problem::head_rows says otherwise. Rows of two heads may be any.
+inline Range queries_of_rows(const Problem& p, Range rows) {
+  if (p.head_rows == 0) return rows;
+  const int64_t first = rows.begin % p.head_rows, end = first + rows.size();
+  return end <= p.head_rows ? Range{first, end} : Range{0, p.head_rows};
+}
+
+// Keys visible to the query of a row.
+inline Range keys_of_query(const Problem& p, const Sequence& s, int64_t row) {
+  return keys_seen_by<Range>(p, s, p.head_rows ? row % p.head_rows : row);
+}
 
 // Keys that at least one of the queries sees. Both ends of a query's range increase with the query.
-inline Range keys_of_queries(const Problem& p, const Sequence& s, Range queries) {
-  return keys_seen_by_any(p, s, queries);
+inline Range keys_of_queries(const Problem& p, const Sequence& s, Range rows) {
+  return keys_seen_by_any(p, s, queries_of_rows(p, rows));
 }
 
 // Keys that every one of the queries sees.
-inline Range keys_of_all_queries(const Problem& p, const Sequence& s, Range queries) {
-  return keys_seen_by_all(p, s, queries);
+inline Range keys_of_all_queries(const Problem& p, const Sequence& s, Range rows) {
+  return keys_seen_by_all(p, s, queries_of_rows(p, rows));
 }
 
 // Queries that may see at least one of the keys.

@@ -4,6 +4,7 @@
 
 #include "cpu/isa/decode_tables.h"
 #include "cpu/isa/kernels.h"
+#include "cpu/plan/heads_as_rows.h"
 #include "cpu/threads/threads.h"
 #include "error.h"
 
@@ -67,9 +68,8 @@ TileShape backward_tile(const Problem& p, int64_t lanes, int64_t step, const tun
 }
 
 // Half a panel: up to this many queries, the decode path is faster than a partly filled panel, for every type and
-// length measured (docs/lab/cpu.md). Grouped heads do not change that, because panels are filled head by head. If 16-bit
-// panels have matrix instructions and decode has none, panels win earlier. Up to kAlwaysDecodeQueries a call does not
-// need to request those instructions.
+// length measured (docs/lab/cpu.md), if panels are filled head by head. If 16-bit panels have matrix instructions and
+// decode has none, panels win earlier. Up to kAlwaysDecodeQueries a call does not need to request those instructions.
 constexpr int64_t kAlwaysDecodeQueries = 4;
 
 // Dropout divides the weights that it keeps by a probability, and f16 may be too small for the quotient.
@@ -83,7 +83,9 @@ static int64_t max_decode_queries(const Problem& p) {
 constexpr int64_t kMaxDecodeRows = 256;  // keeps the scores of a tile in L2
 
 static bool takes_decode(const Problem& p, int64_t len_q) {
-  return (len_q <= kAlwaysDecodeQueries || len_q <= max_decode_queries(p)) && p.group() * len_q <= kMaxDecodeRows;
+  if (p.group() * len_q > kMaxDecodeRows) return false;
+  if (len_q <= kAlwaysDecodeQueries) return true;
+  return len_q <= max_decode_queries(p) && (decode_multiplies_bf16(p) || !group_fills_panels(p));
 }
 bool takes_decode(const Problem& p) { return takes_decode(p, p.len_q); }
 bool takes_decode(const Problem& p, const Sequence& s) { return takes_decode(p, p.cache ? s.len_q : p.len_q); }
