@@ -274,16 +274,12 @@ void run_panels(const ForwardProblem& p, const Execution& e, int64_t tile_thread
                  [&](const Sequence& s) { return !p.cache || !takes_decode(p, s); });
 }
 
-}  // namespace
-
-void forward_panels(const ForwardProblem& p, const Execution& e, int64_t tile_threads) {
+void run_panels(const ForwardProblem& p, const Execution& e, int64_t tile_threads) {
   with_types(p, []<class T, class E>(Types<T, E>) { return run_panels<T, E>; })(p, e, tile_threads);
 }
-size_t forward_panels_workspace_size(const ForwardProblem& p, const Execution& e) {
-  return with_types(p, [&]<class T, class E>(Types<T, E>) { return ForwardLayout<T, E>(p, e, num_threads(e)).bytes; });
+size_t panels_size(const ForwardProblem& p, const Execution& e, int64_t tile_threads) {
+  return with_types(p, [&]<class T, class E>(Types<T, E>) { return ForwardLayout<T, E>(p, e, tile_threads).bytes; });
 }
-
-namespace {
 
 // Contiguous queries and results of a problem in the workspace, for heads that are not at equal distances.
 class Copies {
@@ -323,24 +319,22 @@ class Copies {
 
 struct CopiesLayout {
   size_t copies, bytes;
-  CopiesLayout(const ForwardProblem& p, const Execution& e) {
+  CopiesLayout(const ForwardProblem& p, const Execution& e, int64_t tile_threads) {
     Arena arena(nullptr);
     const Copies measured(arena, p);
-    copies = workspace_bytes(arena.used());
-    bytes = workspace_bytes(arena.used() + Checked(static_cast<int64_t>(
-                                               forward_panels_workspace_size(heads_as_rows(measured.problem()), e))));
+    const auto panels = static_cast<int64_t>(panels_size(heads_as_rows(measured.problem()), e, tile_threads));
+    copies = workspace_bytes(arena.used()), bytes = workspace_bytes(arena.used() + panels);
   }
 };
 
 }  // namespace
 
 // Tile statistics count the tiles of each head, so calls that ask for them keep heads apart.
-void forward(const ForwardProblem& p, const Execution& e) {
-  if (takes_decode(p)) return decode(p, e);
-  if (!has_heads_as_rows(p) || e.tile_stats) return forward_panels(p, e, num_threads(e));
-  if (is_uniform(p)) return forward_panels(heads_as_rows(p), e, num_threads(e));
+void forward_panels(const ForwardProblem& p, const Execution& e, int64_t tile_threads) {
+  if (!has_heads_as_rows(p) || e.tile_stats) return run_panels(p, e, tile_threads);
+  if (is_uniform(p)) return run_panels(heads_as_rows(p), e, tile_threads);
 
-  const CopiesLayout layout(p, e);
+  const CopiesLayout layout(p, e, tile_threads);
   const Workspace workspace(e, layout.bytes);
   Arena arena(workspace.data());
   const Copies copies(arena, p);
@@ -348,14 +342,22 @@ void forward(const ForwardProblem& p, const Execution& e) {
   rest.workspace = static_cast<std::byte*>(workspace.data()) + layout.copies;
   rest.workspace_size = layout.bytes - layout.copies;
   copies.load(e);
-  forward_panels(heads_as_rows(copies.problem()), rest, num_threads(e));
+  run_panels(heads_as_rows(copies.problem()), rest, tile_threads);
   copies.store(e);
 }
-size_t forward_workspace_size(const ForwardProblem& p, const Execution& e) {
-  if (takes_decode(p)) return decode_workspace_size(p, e);
-  const size_t apart = forward_panels_workspace_size(p, e);
+size_t forward_panels_workspace_size(const ForwardProblem& p, const Execution& e) {
+  const int64_t threads = num_threads(e);
+  const size_t apart = panels_size(p, e, threads);
   if (!has_heads_as_rows(p)) return apart;
-  return std::max(apart, is_uniform(p) ? forward_panels_workspace_size(heads_as_rows(p), e) : CopiesLayout(p, e).bytes);
+  const size_t together = is_uniform(p) ? panels_size(heads_as_rows(p), e, threads) : CopiesLayout(p, e, threads).bytes;
+  return std::max(apart, together);
+}
+
+void forward(const ForwardProblem& p, const Execution& e) {
+  takes_decode(p) ? decode(p, e) : forward_panels(p, e, num_threads(e));
+}
+size_t forward_workspace_size(const ForwardProblem& p, const Execution& e) {
+  return takes_decode(p) ? decode_workspace_size(p, e) : forward_panels_workspace_size(p, e);
 }
 
 }  // namespace cuflash::cpu

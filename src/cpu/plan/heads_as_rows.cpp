@@ -11,12 +11,12 @@ constexpr int64_t kEnoughKeys = 512;
 static bool allows_heads_as_rows(const Problem& p) {
   constexpr int64_t kMaxRows = 128;  // more fill panels and amortise the packing of keys by themselves
   const bool has_options = p.slopes || p.bias || p.has_mask() || p.sink || p.dropout.p > 0;
-  return p.group() > 1 && p.len_q <= kMaxRows && !p.packed() && !p.used_q && !p.cache && !has_options;
+  return p.group() > 1 && p.len_q <= kMaxRows && !p.packed() && !p.used_q && !has_options;
 }
 
 bool group_fills_panels(const Problem& p) {
   constexpr int64_t kPanel = 32;
-  return p.group() * p.len_q >= kPanel && p.len_k >= kEnoughKeys && allows_heads_as_rows(p);
+  return !p.cache && p.group() * p.len_q >= kPanel && p.len_k >= kEnoughKeys && allows_heads_as_rows(p);
 }
 
 bool has_heads_as_rows(const ForwardProblem& p) {

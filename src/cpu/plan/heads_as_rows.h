@@ -6,8 +6,8 @@
 
 namespace cuflash::cpu {
 
-// Whether the heads of a group fill panels that one head would not fill, and enough keys follow. Does not depend on the
-// strides of a tensor.
+// Whether the heads of a group fill panels that one head would not fill, and enough keys follow, outside of a cache. Does
+// not depend on the strides of a tensor.
 bool group_fills_panels(const Problem& problem);
 
 // Whether panels hold rows of several heads. The bits of a row are the same as if they did not.
