@@ -274,9 +274,6 @@ void run_panels(const ForwardProblem& p, const Execution& e, int64_t tile_thread
                  [&](const Sequence& s) { return !p.cache || !takes_decode(p, s); });
 }
 
-void run_panels(const ForwardProblem& p, const Execution& e, int64_t tile_threads) {
-  with_types(p, []<class T, class E>(Types<T, E>) { return run_panels<T, E>; })(p, e, tile_threads);
-}
 size_t panels_size(const ForwardProblem& p, const Execution& e, int64_t tile_threads) {
   return with_types(p, [&]<class T, class E>(Types<T, E>) { return ForwardLayout<T, E>(p, e, tile_threads).bytes; });
 }
@@ -331,8 +328,9 @@ struct CopiesLayout {
 
 // Tile statistics count the tiles of each head, so calls that ask for them keep heads apart.
 void forward_panels(const ForwardProblem& p, const Execution& e, int64_t tile_threads) {
-  if (!has_heads_as_rows(p) || e.tile_stats) return run_panels(p, e, tile_threads);
-  if (is_uniform(p)) return run_panels(heads_as_rows(p), e, tile_threads);
+  const auto run = with_types(p, []<class T, class E>(Types<T, E>) { return run_panels<T, E>; });
+  if (!has_heads_as_rows(p) || e.tile_stats) return run(p, e, tile_threads);
+  if (is_uniform(p)) return run(heads_as_rows(p), e, tile_threads);
 
   const CopiesLayout layout(p, e, tile_threads);
   const Workspace workspace(e, layout.bytes);
@@ -342,7 +340,7 @@ void forward_panels(const ForwardProblem& p, const Execution& e, int64_t tile_th
   rest.workspace = static_cast<std::byte*>(workspace.data()) + layout.copies;
   rest.workspace_size = layout.bytes - layout.copies;
   copies.load(e);
-  run_panels(heads_as_rows(copies.problem()), rest, tile_threads);
+  run(heads_as_rows(copies.problem()), rest, tile_threads);
   copies.store(e);
 }
 size_t forward_panels_workspace_size(const ForwardProblem& p, const Execution& e) {
