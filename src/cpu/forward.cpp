@@ -283,11 +283,11 @@ class Copies {
  public:
   Copies(Arena& arena, const ForwardProblem& p) : original_(p), problem_(p) {
     const auto take = [&](auto& rows, int64_t dim) {
-      if (!rows) return;
       rows.row_stride = dim, rows.head_stride = p.len_q * dim, rows.batch_stride = p.heads_q * rows.head_stride;
       rows.data = arena.take<std::byte>(Checked(p.batch) * rows.batch_stride * size_of(rows.dtype));
     };
-    take(problem_.q, p.dim_qk), take(problem_.o, p.dim_v), take(problem_.lse, 1);
+    take(problem_.q, p.dim_qk), take(problem_.o, p.dim_v);
+    if (p.lse) take(problem_.lse, 1);
   }
 
   const ForwardProblem& problem() const { return problem_; }

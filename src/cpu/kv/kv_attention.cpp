@@ -48,9 +48,12 @@ void attend(const ForwardProblem& p, const Execution& e, int64_t sized_for, cons
   if (e.tile_stats) *e.tile_stats = sum_of(by_rows, by_panels);
 }
 
-// The problem in the form of the forward pass. With one key per page, the row stride is the page stride.
-ForwardProblem attention_of(const CacheProblem& p) {
+// The problem in the form of the forward pass. With one key per page, the row stride is the page stride. rotated: memory
+// of the rotated queries, if there are any; null if only strides matter.
+ForwardProblem attention_of(const CacheProblem& p, void* rotated) {
   ForwardProblem attention = p;
+  const Rows q = rotated_queries(p, rotated);
+  if (p.rotary) attention.q = {q.data, q.dtype, q.batch_stride, q.head_stride, q.row_stride};
   if (p.cache.page_size == 1) attention.k.row_stride = p.k.batch_stride, attention.v.row_stride = p.v.batch_stride;
   return attention;
 }
@@ -75,18 +78,16 @@ size_t sum_of(size_t a, size_t b) {
 // Depends on shapes only, because lengths may change between the query and the call. Any sequence of the batch may have
 // few queries, so the size covers the decode path too.
 size_t cache_workspace_size(const CacheProblem& p, const Execution& e) {
-  return sum_of(queries_size(p), attention_size(attention_of(p), e, p.num_splits));
+  return sum_of(queries_size(p), attention_size(attention_of(p, nullptr), e, p.num_splits));
 }
 
 void attend_cache(const CacheProblem& p, const Execution& e) {
-  ForwardProblem attention = attention_of(p);
-  const size_t of_queries = queries_size(p), of_attention = attention_size(attention, e, p.num_splits);
+  const size_t of_queries = queries_size(p);
+  const size_t of_attention = attention_size(attention_of(p, nullptr), e, p.num_splits);
   const Workspace workspace(e, sum_of(of_queries, of_attention));
   auto* memory = static_cast<std::byte*>(workspace.data());
-  const Rows rotated = rotated_queries(p, memory);
-  append_and_rotate(p, rotated, e);
-  if (p.rotary)
-    attention.q = {rotated.data, rotated.dtype, rotated.batch_stride, rotated.head_stride, rotated.row_stride};
+  append_and_rotate(p, rotated_queries(p, memory), e);
+  const ForwardProblem attention = attention_of(p, memory);
   Execution rest = e;
   const BatchWork work(attention);
   rest.workspace = memory + of_queries, rest.workspace_size = of_attention;

@@ -24,8 +24,8 @@ bool has_heads_as_rows(const ForwardProblem& p) {
 }
 
 bool is_uniform(const ForwardProblem& p) {
-  const auto follow = [&](const auto& rows) { return !rows || rows.head_stride == p.len_q * rows.row_stride; };
-  return follow(p.q) && follow(p.o) && follow(p.lse);
+  const auto follow = [&](const auto& rows) { return rows.head_stride == p.len_q * rows.row_stride; };
+  return follow(p.q) && follow(p.o) && (!p.lse || follow(p.lse));
 }
 
 ForwardProblem heads_as_rows(const ForwardProblem& p) {
