@@ -283,8 +283,10 @@ class Copies {
  public:
   Copies(Arena& arena, const ForwardProblem& p) : original_(p), problem_(p) {
     const auto take = [&](auto& rows, int64_t dim) {
-      rows.row_stride = dim, rows.head_stride = p.len_q * dim, rows.batch_stride = p.heads_q * rows.head_stride;
-      rows.data = arena.take<std::byte>(Checked(p.batch) * rows.batch_stride * size_of(rows.dtype));
+      const Checked head = Checked(p.len_q) * dim, entry = head * p.heads_q;
+      rows.row_stride = dim, rows.head_stride = head.at_most(Checked::kLargest);
+      rows.batch_stride = entry.at_most(Checked::kLargest);
+      rows.data = arena.take<std::byte>(entry * p.batch * size_of(rows.dtype));
     };
     take(problem_.q, p.dim_qk), take(problem_.o, p.dim_v);
     if (p.lse) take(problem_.lse, 1);

@@ -54,8 +54,11 @@ int64_t workers_for(const CacheProblem& p, int64_t rows_new, int64_t rows_q, con
 }  // namespace
 
 Rows rotated_queries(const CacheProblem& p, void* memory) {
-  if (p.packed()) return {memory, p.dtype, 0, p.dim_qk, p.heads_q * p.dim_qk};
-  return {memory, p.dtype, p.heads_q * p.len_q * p.dim_qk, p.len_q * p.dim_qk, p.dim_qk};
+  // A size query may have no such memory, so the products may overflow.
+  const auto stride = [](const Checked& elements) { return elements.at_most(Checked::kLargest); };
+  if (p.packed()) return {memory, p.dtype, 0, p.dim_qk, stride(Checked(p.heads_q) * p.dim_qk)};
+  return {memory, p.dtype, stride(Checked(p.heads_q) * p.len_q * p.dim_qk), stride(Checked(p.len_q) * p.dim_qk),
+          p.dim_qk};
 }
 
 Checked rotated_queries_size(const CacheProblem& p) {

@@ -1,5 +1,6 @@
 #include "cpu/plan/heads_as_rows.h"
 
+#include "checked.h"
 #include "cpu/plan/plan.h"
 
 namespace cuflash::cpu {
@@ -24,7 +25,11 @@ bool has_heads_as_rows(const ForwardProblem& p) {
 }
 
 bool is_uniform(const ForwardProblem& p) {
-  const auto follow = [&](const auto& rows) { return rows.head_stride == p.len_q * rows.row_stride; };
+  const auto follow = [&](const auto& rows) {
+    int64_t stride = 0;
+    return !__builtin_mul_overflow(p.len_q, rows.row_stride, &stride) && rows.head_stride == stride &&
+           !__builtin_mul_overflow(p.group(), rows.head_stride, &stride);
+  };
   return follow(p.q) && follow(p.o) && (!p.lse || follow(p.lse));
 }
 
@@ -32,7 +37,11 @@ ForwardProblem heads_as_rows(const ForwardProblem& p) {
   ForwardProblem rows = p;
   const int64_t group = p.group();
   rows.head_rows = p.len_q, rows.len_q = group * p.len_q, rows.heads_q = p.heads_k;
-  rows.q.head_stride *= group, rows.o.head_stride *= group, rows.lse.head_stride *= group;
+  // Copies that only a size query knows may be larger than any memory.
+  const auto widen = [&](int64_t& stride) {
+    if (__builtin_mul_overflow(stride, group, &stride)) stride = Checked::kLargest;
+  };
+  widen(rows.q.head_stride), widen(rows.o.head_stride), widen(rows.lse.head_stride);
   return rows;
 }
 
