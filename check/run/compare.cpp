@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdint>
 #include <cstdio>
 
 #include "dtype.h"
@@ -221,14 +222,16 @@ class Comparison {
   }
 
   // If elements share errors, as those of constant rows do, the naive evaluation has drawn only a few, and the largest of
-  // them is a poor estimate.
+  // them is a poor estimate. Errors that differ by less than the last digits of the exact result are one draw.
   double few_draws_factor() const {
     if (!correlated_) return 1;
-    std::vector<double> draws;
-    for (size_t n : compared_) draws.push_back(finite_error(naive_, n));
-    std::sort(draws.begin(), draws.end());
-    const auto count = std::unique(draws.begin(), draws.end()) - draws.begin();
-    return 1 + 2 / std::sqrt(static_cast<double>(count));
+    std::vector<double> errors;
+    for (size_t n : compared_) errors.push_back(finite_error(naive_, n));
+    std::sort(errors.begin(), errors.end());
+    const double same = 1e-6 * naive_largest_;
+    int64_t draws = 1;
+    for (size_t n = 1; n < errors.size(); ++n) draws += errors[n] - errors[n - 1] > same;
+    return 1 + 2 / std::sqrt(static_cast<double>(draws));
   }
 
   // A few elements estimate the naive error poorly, hence the 1 / sqrt(count).
