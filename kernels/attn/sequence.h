@@ -31,6 +31,11 @@ __device__ __forceinline__ Sequence sequence_of(const AttentionParams& a, int b)
   return s;
 }
 
+// Whether all sequences have the extents of the tensors, so that a tile sees the same in each of them.
+__device__ __forceinline__ bool sequences_are_equal(const AttentionParams& a) {
+  return !a.cu_q && !a.used_q && !a.used_k;
+}
+
 struct Range {
   int64 begin, end;
   __device__ bool empty() const { return begin >= end; }

@@ -30,10 +30,33 @@ __device__ __forceinline__ VisitedTiles part_of(const VisitedTiles& w, int n, in
   return part;
 }
 
-// Writes task `index` to shared memory. written is negative if there is no such task, and 0 if it stores nothing. The
-// fences make the compiler read fields back, because the producer has few registers.
+// Whether a task, whose head, keys and part are known, differs from another in its head alone.
 template <BackwardConfig C>
-__device__ __forceinline__ void write_task(KeyTask& task, const BackwardParams& p, int64 index) {
+__device__ __forceinline__ bool differs_in_head(const KeyTask& task, const KeyTask& like, const BackwardParams& p) {
+  return sequences_are_equal(p.attention) && !p.attention.tile_counts && (C.options & kMaskTensor) == 0 &&
+         task.k_first == like.k_first && task.part == like.part;
+}
+// Completes such a task. A short task takes less time than finding out which queries see its keys.
+template <BackwardConfig C>
+__device__ __forceinline__ void complete_similar_task(KeyTask& task, const KeyTask& like, const BackwardParams& p) {
+  task.sequence = like.sequence;
+  compiler_fence();
+  task.visited = like.visited;
+  compiler_fence();
+  task.written = like.written, task.group = like.group;
+  compiler_fence();
+  task.tiles_of_head = like.tiles_of_head;
+  task.first_head = like.first_head + (task.head_k - like.head_k) * p.attention.group;
+  compiler_fence();
+  task.tiles_before = query_tile<C>(p, task.sequence, task.b, task.first_head, 0);
+}
+
+// Writes task `index` to shared memory. written is negative if there is no such task, and 0 if it stores nothing. The
+// fences make the compiler read fields back, because the producer has few registers. `current`: another task that
+// stores something, or null.
+template <BackwardConfig C>
+__device__ __forceinline__ void write_task(KeyTask& task, const BackwardParams& p, int64 index,
+                                           const KeyTask* current = nullptr) {
   const AttentionParams& a = p.attention;
   const int64 tiles =
       p.key_tiles ? p.key_tiles[0].b : tiles_in(a.len_k, C.tile_k);  // key tiles of a head, or of all sequences
@@ -55,9 +78,10 @@ __device__ __forceinline__ void write_task(KeyTask& task, const BackwardParams& 
     const int64 b = quotient(head, a.heads_k);
     task.b = static_cast<int>(b), task.head_k = static_cast<int>(head - b * a.heads_k);
   }
-  task.part = part;
+  task.part = part, task.k_first = static_cast<int>(tile) * C.tile_k;
   compiler_fence();
-  set_keys<C>(p, task, tile);
+  if (current && differs_in_head<C>(task, *current, p)) return complete_similar_task<C>(task, *current, p);
+  set_keys<C>(p, task, task.k_first / C.tile_k);
   compiler_fence();
   const int head_part = task.part / p.query_parts, query_part = task.part - head_part * p.query_parts;
   const int member = static_cast<int>(int64{a.group} * head_part / p.head_parts);
@@ -82,11 +106,12 @@ __device__ __forceinline__ void write_task(KeyTask& task, const BackwardParams& 
 // ones are shorter, first and second tasks are paired instead: the CTA with the longest first task gets the shortest
 // second one. A loader claims late and passes `second` as false.
 template <BackwardConfig C>
-__device__ __forceinline__ void write_next_task(KeyTask& task, const BackwardParams& p, bool second) {
+__device__ __forceinline__ void write_next_task(KeyTask& task, const BackwardParams& p, const KeyTask* current,
+                                                bool second) {
   bool paired = second && p.last_paired_task > 0;
   do {
     const int64 index = paired ? p.last_paired_task - cta_number() : static_cast<int64>(atomicAdd(p.ticket, 1ull));
-    write_task<C>(task, p, index);
+    write_task<C>(task, p, index, current);
     paired = false;
   } while (task.written == 0);
 }

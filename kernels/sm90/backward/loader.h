@@ -45,7 +45,7 @@ struct BackwardLoader : BackwardProducer<C> {
       if (thread() % 32 == 0) {
         KeyTask& next = pipeline.task(tasks.stage);
         if constexpr (keeps_dq(C)) write_next_task_of_head<Base::kPortable>(next, pipeline.task(current), p.backward);
-        else write_next_task<Base::kPortable>(next, p.backward, false);
+        else write_next_task<Base::kPortable>(next, p.backward, nullptr, false);
       }
       __syncwarp();
       signal_task();

@@ -284,7 +284,7 @@ struct BackwardProducer {
       if (thread() == kWarpgroupThreads - 1) {
         KeyTask& next = pipeline.task((tasks.stage + 1) % kTaskSlots);
         if constexpr (keeps_dq(C)) write_next_task_of_head<kPortable>(next, task(), p.backward);
-        else write_next_task<kPortable>(next, p.backward, first);
+        else write_next_task<kPortable>(next, p.backward, &task(), first);
       }
       converge();
       if (count > 0) mainloop();

@@ -195,6 +195,28 @@ struct DbiasConsumer {
     }
     return named_barrier_any(Pipeline::kConsumerBarrier, kThreads, last);
   }
+  // Adds up the sums of all parts of a tile, in order. The loads of several parts are in flight together: one after the
+  // other, they would take longer than computing the parts.
+  __device__ __forceinline__ void add_parts(Sums& sums, const float* part) const {
+    constexpr int kTogether = 128 / (4 * kKeyTiles);
+#pragma unroll
+    for (int n = 0; n < kKeyTiles; ++n) sums[n] = {};
+#pragma unroll 1
+    for (int left = p.backward.dbias_parts; left > 0; left -= kTogether, part += kTogether * kTaskSums) {
+      float x[kTogether][kKeyTiles][4] = {};
+#pragma unroll
+      for (int m = 0; m < kTogether; ++m)
+#pragma unroll
+        for (int n = 0; n < kKeyTiles; ++n)
+          if (m < left) load_from_l2(part + m * kTaskSums + n * kThreads * 4, x[m][n]);
+#pragma unroll
+      for (int m = 0; m < kTogether; ++m)
+#pragma unroll
+        for (int n = 0; n < kKeyTiles; ++n)
+#pragma unroll
+          for (int e = 0; e < 4; ++e) sums[n].x[e] += x[m][n][e];
+    }
+  }
   // Stores dBias if several tasks share a tile. Each task stores its sums in the workspace, and the last one adds them
   // up in order.
   __device__ __forceinline__ void store_part(Sums& sums, const DbiasTask& task, bool zeros) const {
@@ -214,17 +236,7 @@ struct DbiasConsumer {
       store_to_global(mine + n * kThreads * 4 + lane_offset, sums[n].x);
     }
     if (!is_last_part(tile)) return;
-#pragma unroll
-    for (int n = 0; n < kKeyTiles; ++n) sums[n] = {};
-#pragma unroll 1
-    for (int part = 0; part < w.dbias_parts; ++part, first += kTaskSums)
-#pragma unroll
-      for (int n = 0; n < kKeyTiles; ++n) {
-        float x[4];
-        load_from_l2(first + n * kThreads * 4 + lane_offset, x);
-#pragma unroll
-        for (int e = 0; e < 4; ++e) sums[n].x[e] += x[e];
-      }
+    add_parts(sums, first + lane_offset);
     store_rows(sums, task, false);
   }
   __device__ __forceinline__ void store(Sums& sums, const DbiasTask& task, bool zeros) const {

@@ -75,6 +75,18 @@ struct DbiasProducer {
     }
   }
 
+  // Writes the coordinates of a visit that differs from the previous one in its batch entry and head alone. Finding out
+  // what its queries see would take longer than the visit.
+  __device__ __forceinline__ void write_similar_step(int b, int h) const {
+    mbarrier_wait(pipeline.step_empty(steps.stage), steps.phase ^ 1);
+#pragma unroll 1
+    for (int group = 0; group < C.warpgroups; ++group) {
+      DbiasStep& step = pipeline.step(steps.stage, group);
+      step = pipeline.step((steps.stage + kDbiasSteps - 1) % kDbiasSteps, group);
+      step.kind = DbiasStepKind::visit, step.info.b = b, step.info.h = h;
+    }
+  }
+
   // Loads row statistics and mask of a visit.
   __device__ __forceinline__ void load_step() const {
     const int step = steps.stage;
@@ -116,7 +128,8 @@ struct DbiasProducer {
   __device__ __forceinline__ void visit(int b, int h, int q_first, bool first) {
     compiler_fence();
     const Sequence s = sequence_of(a, b);  // again, so that it does not occupy registers of the loop
-    write_step(first ? DbiasStepKind::new_task : DbiasStepKind::visit, s, b, h, q_first);
+    if (!first && !one_row() && sequences_are_equal(a)) write_similar_step(b, h);
+    else write_step(first ? DbiasStepKind::new_task : DbiasStepKind::visit, s, b, h, q_first);
     if constexpr ((C.options & (kAlibi | kDropout)) != 0)
 #pragma unroll
       for (int group = 0; group < C.warpgroups; ++group) {
@@ -150,14 +163,15 @@ struct DbiasProducer {
     bool first = true;
 #pragma unroll 1
     for (int n = static_cast<int>(quotient(int64{shared} * part, w.dbias_parts)); n < task.end; ++n) {
-      const int b = task.b + n / heads, h = task.h + n % heads;
-      const Sequence s = sequence_of(a, b);
-      const Range seen = queries_of_any(a, s, {task.key, min(int64{task.key} + C.tile_k, int64{s.len_k})});
-      if (seen.empty()) continue;
-      int q_first = static_cast<int>(seen.begin) / tile_q_of(C) * tile_q_of(C), q_end = static_cast<int>(seen.end);
-      if (!one_row()) {
-        if (task.row < q_first || task.row >= q_end) continue;
-        q_first = task.row, q_end = task.row + 1;
+      const int b = heads == 1 ? task.b + n : task.b + n / heads, h = heads == 1 ? task.h : task.h + n % heads;
+      int q_first = task.row, q_end = task.row + 1;
+      if (first || one_row() || !sequences_are_equal(a)) {
+        const Sequence s = sequence_of(a, b);
+        const Range seen = queries_of_any(a, s, {task.key, min(int64{task.key} + C.tile_k, int64{s.len_k})});
+        if (seen.empty()) continue;
+        const int seen_first = static_cast<int>(seen.begin) / tile_q_of(C) * tile_q_of(C);
+        if (one_row()) q_first = seen_first, q_end = static_cast<int>(seen.end);
+        else if (task.row < seen_first || task.row >= seen.end) continue;
       }
 #pragma unroll 1
       for (; q_first < q_end; q_first += tile_q_of(C), first = false) visit(b, h, q_first, first);

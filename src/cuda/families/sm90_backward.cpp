@@ -344,11 +344,13 @@ std::optional<DbiasTasks> dbias_tasks(const BackwardProblem& p, const Sm90Backwa
   constexpr int64_t kTooMany = int64_t{1} << 31;
   if (!p.dbias) return std::nullopt;
   const Sm90DbiasConfig config = dbias_config(p, c.element, c.options, arch);
-  const int64_t wanted = 2 * kSms * ctas_per_sm(config);
-  const int64_t tiles = (Checked(p.bias_batch) * p.bias_heads * tiles_in(p.bias_len_q, tile_q_of(config)) *
-                         tiles_in(p.bias_len_k, config.tile_k))
-                            .at_most(kTooMany);
+  const Checked of_head = Checked(tiles_in(p.bias_len_q, tile_q_of(config))) * tiles_in(p.bias_len_k, config.tile_k);
+  const int64_t tiles = (of_head * p.bias_batch * p.bias_heads).at_most(kTooMany);
   if (tiles == kTooMany) return std::nullopt;
+  // A part for every CTA if all tiles take equally long and divide the CTAs well, otherwise two.
+  constexpr int64_t kFewTiles = 8;
+  const int64_t slots = kSms * ctas_per_sm(config);
+  const int64_t wanted = of_head.at_most(2) == 1 && slots >= kFewTiles * tiles ? slots : 2 * slots;
   const int64_t shared =
       (Checked(p.bias_batch == 1 ? p.batch : 1) * (p.bias_heads == 1 ? p.heads_q : 1)).at_most(wanted);
   return DbiasTasks{config, tiles,

@@ -31,14 +31,16 @@ std::vector<BackwardTask> tasks_of(const BackwardParams& p) {
     for (int b = 0; b < p.attention.batch; ++b)
       run_threads(prepare_threads(C), static_cast<uint64_t>(b), [&] { list_key_tiles<C>(p, b); });
   std::vector<BackwardTask> tasks;
+  KeyTask current{};
   for (int n = 0;; ++n) {
     KeyTask task;
     const bool dealt = deals && n < 2 * kCtas;
     if (n < kCtas) write_task<C>(task, p, n);
     else if (dealt) write_task<C>(task, p, p.last_paired_task - (n - kCtas));
-    else write_next_task<C>(task, p, false);
+    else write_next_task<C>(task, p, tasks.empty() ? nullptr : &current, false);
     if (task.written < 0 && !dealt) return tasks;
     if (task.written <= 0) continue;
+    current = task;
     BackwardTask& t = tasks.emplace_back();
     t.b = task.b, t.head_k = task.head_k, t.part = task.part, t.first_key = task.k_first, t.rows = task.written;
     t.first_head = task.first_head, t.heads = task.group;

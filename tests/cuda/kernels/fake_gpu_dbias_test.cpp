@@ -96,6 +96,14 @@ TEST_F(FakeDbias, ShortSequencesEqualTheOracle) {
   EXPECT_EQ(running.parts, 4);
 }
 
+// With more (batch, head) pairs than CTAs, a task visits several, whose coordinates differ in nothing else.
+TEST_F(FakeDbias, VisitsOfManyHeadsEqualTheOracle) {
+  check::Case c = biased(5, 8, {kOne, kOne, kFull});
+  c.batch = 150, c.causal = true;
+  check(c);
+  EXPECT_EQ(running.parts, 264);
+}
+
 TEST_F(FakeDbias, PartsOfATileAreAddedUp) {
   check(biased(70, 64, {kOne, kOne, kFull}));
   EXPECT_EQ(running.parts, 4);
