@@ -231,9 +231,15 @@ FAULTS = {
         Fault("lost key tail", "kernels.multiply(x.source.dim, keys.size(), left",
               "kernels.multiply(x.source.dim, keys.size() / 4 * 4, left"),
         Fault("rounded sums not rescaled", "if (rescale && kernels.to_right)", "if (false)",
-              needs="amx_bf16|bf16"),
+              needs="bf16"),
         Fault("the scale is applied twice with a bias", "std::exchange(scale, T{1})", "scale"),
         Fault("NaN of a hidden value leaks", "if (visible.sees(q, k)) c[", "c["),
+    ],
+
+    # The rows behind those of o are the rounded sums.
+    "src/cpu/isa/amx.cpp": [
+        Fault("rounded sums not rescaled by AMX kernels", "d < dim; ++d) at(o + d * kLanes + 16 * half) *= shrink[0]",
+              "d < dim - 2; ++d) at(o + d * kLanes + 16 * half) *= shrink[0]", needs="amx_bf16"),
     ],
 
     # Softmax and output.

@@ -8,8 +8,8 @@
 namespace cuflash {
 
 // Ping-pong scheduling: the consumer warpgroups issue wgmma.mma_async in a fixed rotation, so that one computes softmax
-// while another keeps the tensor cores busy. Warpgroup g waits on named barrier kFirstBarrier + g. Every key tile that
-// the CTA visits is one turn of every warpgroup.
+// while another keeps the tensor cores busy. Warpgroup g waits on named barrier kFirstBarrier + g. Every tile that the CTA
+// visits is one turn of every warpgroup.
 template <bool kEnabled, int kWarpgroups, int kFirstBarrier>
 struct PingPong {
   static __device__ void wait(int group) {

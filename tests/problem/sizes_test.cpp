@@ -179,6 +179,22 @@ TEST(WorkspaceSize, OfRotatedQueriesBeyond64BitsIsRefusedWithTheNumber) {
   call.expect_refused("7.3787e+19 bytes");
 }
 
+// Heads of a group that would be rows of a panel (src/cpu/plan/heads_as_rows.h), with strides beyond 64 bits.
+TEST(WorkspaceSize, OfRotatedQueriesOfHugeGroupsIsRefusedWithTheNumber) {
+  HugeCache call(1);
+  constexpr int64_t kQueries = 100, kGroup = 1 << 27;
+  set(call.attention.q, DType::f32, {1, kGroup, kQueries, kMaxExtent}, {0, 0, 0, 1});
+  set(call.cache.k, DType::f32, {1, 1, 8, kMaxExtent}, {0, 0, 0, 1});
+  set(call.cache.v, DType::f32, {1, 1, 8, 1}, {0, 0, 0, 1});
+  set(call.cache.rotary_cos, DType::f32, {8, 4}, {4, 1});
+  set(call.cache.rotary_sin, DType::f32, {8, 4}, {4, 1});
+  set(call.attention.seqlens_q, DType::i32, {1}, {1});
+  set(call.cache.seqlens, DType::i32, {1}, {1});
+  call.attention.seqlens_q.data = call.cache.seqlens.data = call.lengths.data();
+  set(call.cache.o, DType::f32, {1, kGroup, kQueries, 1}, {kGroup * kQueries, kQueries, 1, 1});
+  call.expect_refused("1.15292e+20 bytes");
+}
+
 // The other extents of an empty tensor are arbitrary, and no query loops over them.
 TEST(WorkspaceSize, OfNothingIsSmallWhateverTheOtherExtents) {
   HugeBackward call(kMaxExtent, 4, 0);

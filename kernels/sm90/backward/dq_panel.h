@@ -80,9 +80,7 @@ struct DqPanel {
   }
 
   static __device__ __forceinline__ void wait_for_ds(int buffer) {
-#pragma unroll
-    for (int group = 0; group < C.warpgroups; ++group)
-      named_barrier_sync(Pipeline::ds_written(group, buffer), Pipeline::kPair);
+    named_barrier_sync(Pipeline::ds_written(buffer), Pipeline::kDsThreads);
   }
   static __device__ __forceinline__ void release_ds(int buffer) {
 #pragma unroll

@@ -167,7 +167,7 @@ struct KeyConsumer : KeyScores<C> {
     if constexpr (C.dq != 0) {
       store(ds, buffer);
       async_proxy_fence();
-      named_barrier_arrive(Pipeline::ds_written(group, buffer), Pipeline::kPair);
+      named_barrier_arrive(Pipeline::ds_written(buffer), Pipeline::kDsThreads);
     }
   }
   __device__ __forceinline__ void wait_ds_free(int buffer) const {

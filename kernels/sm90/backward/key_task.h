@@ -22,8 +22,8 @@ static_assert(sizeof(KeyTask) <= kTaskBytes);
 // Part n of the visited tiles.
 __device__ __forceinline__ VisitedTiles part_of(const VisitedTiles& w, int n, int parts) {
   VisitedTiles part;
-  part.begin = w.begin + static_cast<int>(int64{w.count()} * n / parts);
-  part.end = w.begin + static_cast<int>(int64{w.count()} * (n + 1) / parts);
+  part.begin = w.begin + static_cast<int>(quotient(int64{w.count()} * n, parts));
+  part.end = w.begin + static_cast<int>(quotient(int64{w.count()} * (n + 1), parts));
   part.full_begin = static_cast<int>(clamped(w.full_begin, part.begin, part.end));
   part.full_end = static_cast<int>(clamped(w.full_end, part.begin, part.end));
   part.num_masked = part.count() - (part.full_end - part.full_begin);
@@ -66,8 +66,9 @@ __device__ __forceinline__ void write_task(KeyTask& task, const BackwardParams& 
     return;
   }
   const OrderedTile ordered = ordered_tile(p, index, heads, tiles);
+  // Divisions are most of the time that this takes, which every call waits for before its first load.
   const int parts = p.head_parts * p.query_parts;
-  const int64 head = quotient(ordered.head, parts);
+  const int64 head = parts > 1 ? quotient(ordered.head, parts) : ordered.head;
   const int part = static_cast<int>(ordered.head - head * parts);
   int64 tile = ordered.tile;
   if (p.key_tiles) {
@@ -83,10 +84,15 @@ __device__ __forceinline__ void write_task(KeyTask& task, const BackwardParams& 
   if (current && differs_in_head<C>(task, *current, p)) return complete_similar_task<C>(task, *current, p);
   set_keys<C>(p, task, task.k_first / C.tile_k);
   compiler_fence();
-  const int head_part = task.part / p.query_parts, query_part = task.part - head_part * p.query_parts;
-  const int member = static_cast<int>(int64{a.group} * head_part / p.head_parts);
-  task.group = static_cast<int>(int64{a.group} * (head_part + 1) / p.head_parts) - member;
-  task.first_head = task.head_k * a.group + member;
+  task.group = a.group, task.first_head = task.head_k * a.group;
+  int query_part = 0;
+  if (parts > 1) {
+    const int head_part = task.part / p.query_parts;
+    const int member = static_cast<int>(quotient(int64{a.group} * head_part, p.head_parts));
+    query_part = task.part - head_part * p.query_parts;
+    task.group = static_cast<int>(quotient(int64{a.group} * (head_part + 1), p.head_parts)) - member;
+    task.first_head += member;
+  }
   set_visited<C, true>(p, task, query_part == 0 ? task.group : 0);
   if constexpr ((C.options & kMaskTensor) != 0) {
     const int count = mask_list(p.mask_lists, task.b, task.head_k, task.k_first / C.tile_k)[0];

@@ -103,18 +103,21 @@ struct BackwardPipeline {
 
   // Named barriers: the first ID of each kind. ID 0 is __syncthreads.
   enum NamedBarrier : int {
-    kDsWrittenBarrier = 1,                                          // + buffer and group: dS may be read
-    kDsReadBarrier = kDsWrittenBarrier + kDsStages * C.warpgroups,  // + buffer and group: dS may be overwritten
-    kConsumerBarrier = kDsReadBarrier + kDsStages * C.warpgroups,   // all consumer warpgroups
-    kProducerBarrier,                                               // the producer warpgroup
-    kDqBarrier,                                                     // with a loader: the dQ warpgroup
-    kPWrittenBarrier = kDqBarrier,                                  // + buffer: P may be read, with split_dk_dv
-    kPReadBarrier = kPWrittenBarrier + kDsStages,                   // + buffer: P may be overwritten
-    kNamedBarriers = split_dk_dv(C) ? kPReadBarrier + kDsStages : kDqBarrier + (has_loader(C) ? 1 : 0),
+    kDsWrittenBarrier = 1,                                         // + buffer: dS of all warpgroups may be read
+    kDsReadBarrier = kDsWrittenBarrier + kDsStages,                // + buffer and group: dS may be overwritten
+    kConsumerBarrier = kDsReadBarrier + kDsStages * C.warpgroups,  // all consumer warpgroups
+    kProducerBarrier,                                              // the producer warpgroup
+    kDqBarrier,                                                    // with a loader: the dQ warpgroup
+    kTurnBarrier = kDqBarrier + (has_loader(C) ? 1 : 0),           // + group: it may issue dP and dV
+    kKeyTurnBarrier = kTurnBarrier + C.warpgroups,                 // + group, of two: it may issue dK and S
+    kPWrittenBarrier = kDqBarrier,                                 // + buffer: P may be read, with split_dk_dv
+    kPReadBarrier = kPWrittenBarrier + kDsStages,                  // + buffer: P may be overwritten
+    kNamedBarriers = split_dk_dv(C) ? kPReadBarrier + kDsStages : kKeyTurnBarrier + (C.warpgroups == 2 ? 2 : 0),
   };
   static_assert(kNamedBarriers <= 16);
   static constexpr int kPair = 2 * kWarpgroupThreads;  // threads of the two warpgroups that share a barrier
-  static __device__ int ds_written(int group, int buffer) { return kDsWrittenBarrier + buffer * C.warpgroups + group; }
+  static constexpr int kDsThreads = (C.warpgroups + 1) * kWarpgroupThreads;  // those that write and read dS
+  static __device__ int ds_written(int buffer) { return kDsWrittenBarrier + buffer; }
   static __device__ int ds_read(int group, int buffer) { return kDsReadBarrier + buffer * C.warpgroups + group; }
   static __device__ int p_written(int buffer) { return kPWrittenBarrier + buffer; }
   static __device__ int p_read(int buffer) { return kPReadBarrier + buffer; }
