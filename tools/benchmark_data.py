@@ -11,6 +11,7 @@ DATA = ROOT / "docs" / "data"
 # The first file that exists: bench/peers_cuda.py writes one, `python -m cuflash.bench` wrote the other.
 DENSE = ("h200_peers.json", "h200_torch.json")
 WORLD = "h200_world.json"  # by bench/world.py
+WORLD_REST = "h200_world_rest.json"  # cases of an earlier run of it, which the last one did not reach
 FEW_QUERIES = "h200_few_queries.json"  # by bench/few_queries.py
 DOCUMENTS = "h200_documents.json"  # by bench/documents.py
 NAMES = {"cuflash": "cuflash", "fa3": "FA3", "fa4": "FA4", "torch-cudnn": "cuDNN", "torch-flash": "FA2",

@@ -191,6 +191,12 @@ def world(_):
             *world_table(standings), "", origin(source)]
 
 
+def world_rest(_):
+    """The cases that were measured in an earlier run."""
+    source = data.Bench(data.WORLD_REST)
+    return [*world_table(data.standings(source)), "", origin(source)]
+
+
 def world_summary(_):
     source = data.Bench(data.WORLD)
     return [world_standing(data.standings(source)), "", origin(source)]
@@ -294,7 +300,7 @@ def readme(language):
     return table(head, rows)
 
 
-BLOCKS = {"summary": summary, "dense": dense, "world": world, "world-summary": world_summary, "documents": documents,
+BLOCKS = {"summary": summary, "dense": dense, "world": world, "world-rest": world_rest, "world-summary": world_summary, "documents": documents,
           "decode": decode, "host": host, "readme": readme,
           "xeon": lambda _: cpu("xeon_torch.json"), "neoverse": lambda _: cpu("neoverse_v1_torch.json")}
 
