@@ -14,10 +14,12 @@ namespace {
 std::vector<double> output_row(const Inputs& in, const SoftmaxRow& row, const double* v) {
   std::vector<double> o(static_cast<size_t>(in.dim_v), 0);
   if (std::isinf(row.lse) && row.lse < 0) return o;
+  std::vector<CompensatedSum> sums(o.size());
   for (size_t n = 0; n < row.keys.size(); ++n) {
     const double* v_j = v + row.keys[n] * in.dim_v;
-    for (size_t d = 0; d < o.size(); ++d) o[d] += row.p[n] * row.keep[n] * v_j[d];
+    for (size_t d = 0; d < o.size(); ++d) sums[d].add(row.p[n] * row.keep[n] * v_j[d]);
   }
+  for (size_t d = 0; d < o.size(); ++d) o[d] = sums[d].value();
   return o;
 }
 

@@ -53,8 +53,10 @@ SoftmaxRow softmax_row(const Inputs& in, const Head& head, int64_t i, const doub
   }
 
   // l = sum exp(s - m) + exp(sink - m), p = exp(s - m) / l, LSE = m + ln l
-  double l = std::exp(head.sink - row.max);
-  for (double s : row.score) l += std::exp(s - row.max);
+  CompensatedSum weights;
+  weights.add(std::exp(head.sink - row.max));
+  for (double s : row.score) weights.add(std::exp(s - row.max));
+  const double l = weights.value();
   for (double s : row.score) row.p.push_back(std::exp(s - row.max) / l);
   row.lse = row.max + std::log(l);
   return row;

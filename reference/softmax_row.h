@@ -25,6 +25,21 @@ inline double dot(const double* a, const double* b, int64_t count) {
   return sum_of(count, [=](int64_t d) { return a[d] * b[d]; });
 }
 
+// A sum with the error of about one rounding, however many terms it has (Neumaier's). The small weights of thousands of
+// keys may all round the same way where they are added to that of one large score.
+class CompensatedSum {
+ public:
+  void add(double x) {
+    const double sum = sum_ + x;
+    lost_ += std::abs(sum_) >= std::abs(x) ? (sum_ - sum) + x : (x - sum) + sum_;
+    sum_ = sum;
+  }
+  double value() const { return std::isfinite(lost_) ? sum_ + lost_ : sum_; }  // lost_ is NaN beside an infinite term
+
+ private:
+  double sum_ = 0, lost_ = 0;
+};
+
 // Step 2 of the spec; cap 0: none.
 inline double capped(double score, double cap) { return cap > 0 ? cap * std::tanh(score / cap) : score; }
 

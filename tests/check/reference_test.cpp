@@ -167,6 +167,20 @@ TEST(OracleByHand, WindowsOfEverySize) {
   }
 }
 
+// Beside a score of 0, scores of -36 have weights of 2e-16, which would be rounded one by one.
+TEST(OracleByHand, SmallWeightsAreNotLost) {
+  constexpr int64_t kKeys = 2000;
+  Sample t({1, 1, 1, 1, kKeys, 1, 1});
+  t.attention.scale = 1;
+  element(t.attention.q, 0) = 1;
+  for (int64_t j = 0; j < kKeys; ++j)
+    element(t.attention.k, j) = j == 0 ? 0 : -36, element(t.attention.v, j) = j == 0 ? -0.121 : 0.9;
+  const long double rest = (kKeys - 1) * std::exp(-36.0L);
+  const Forward f = oracle_forward(t.attention);
+  EXPECT_NEAR(f.o[0], static_cast<double>((-0.121L + rest * 0.9L) / (1 + rest)), 2e-17);
+  EXPECT_NEAR(f.lse[0], static_cast<double>(std::log1p(rest)), 2e-16);
+}
+
 TEST(OracleByHand, EmptyProblems) {
   const auto sizes = [](int64_t batch, int64_t len_q, int64_t len_k) {
     return Sample::Sizes{batch, 4, 2, len_q, len_k, 3, 2};
