@@ -230,7 +230,7 @@ TEST(Compare, ErrorsThatAddUpAreAllowedWhereTheyCan) {
   };
   EXPECT_EQ(fault(actual, true), "");
   EXPECT_NE(fault(actual, false), "");
-  EXPECT_NE(fault(Values(4, 1 + 9e-13), true), "");
+  EXPECT_NE(fault(Values(4, 1 + 1.2e-12), true), "");
 }
 
 // All elements of a row have the same error, but for the last digits of the exact result. 33 rows draw 33 naive errors, the
@@ -254,7 +254,8 @@ TEST(Compare, AFewNaiveErrorsAreAPoorBound) {
   EXPECT_NE(fault(1000, true), "");
 }
 
-// 256 equal products of f16 in a tensor core, whose sum is truncated instead of rounded, moved an LSE by 4.3 times its noise.
+// 256 equal products of f16 in a tensor core, whose sum is truncated instead of rounded, moved an LSE by 4.3 times its noise,
+// and 224 in f32 on a CPU by 6.4 times.
 TEST(Compare, AnLseOfConstantRowsMayBeOffAsItsScoresAre) {
   const Values expected(100, 1.2), noise(100, 2.7e-5);
   const auto fault = [&](double off, bool correlated) {
@@ -264,7 +265,8 @@ TEST(Compare, AnLseOfConstantRowsMayBeOffAsItsScoresAre) {
   };
   EXPECT_EQ(fault(1.15e-4, true), "");
   EXPECT_NE(fault(1.15e-4, false), "") << "1e-4 + 1e-5 of it are allowed";
-  EXPECT_NE(fault(1.7e-4, true), "") << "six times the noise are";
+  EXPECT_EQ(fault(1.7e-4, true), "");
+  EXPECT_NE(fault(2.8e-4, true), "") << "ten times the noise are";
 }
 
 // One query over 989 equal keys, 192 equal products each: backward summed them in another order than forward, so that all
@@ -280,7 +282,7 @@ TEST(Compare, AnErrorThatAllElementsShareMovesTheSlope) {
   EXPECT_EQ(fault(-1.03e-4, true), "");
   EXPECT_EQ(fault(2.3e-4, true), "");
   EXPECT_NE(fault(-1.03e-4, false), "") << "errors of random sign are at most twice the noise";
-  EXPECT_NE(fault(2.7e-4, true), "") << "six times the noise are allowed, and 1e-5";
+  EXPECT_NE(fault(4.3e-4, true), "") << "ten times the noise are allowed, and 1e-5";
 }
 
 // Products round dO to the type of q, whatever its stored type. If few keys are visible, dP and delta are nearly equal, and
