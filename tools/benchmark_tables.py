@@ -300,8 +300,8 @@ def readme(language):
     return table(head, rows)
 
 
-BLOCKS = {"summary": summary, "dense": dense, "world": world, "world-rest": world_rest, "world-summary": world_summary, "documents": documents,
-          "decode": decode, "host": host, "readme": readme,
+BLOCKS = {"summary": summary, "dense": dense, "world": world, "world-rest": world_rest, "world-summary": world_summary,
+          "documents": documents, "decode": decode, "host": host, "readme": readme,
           "xeon": lambda _: cpu("xeon_torch.json"), "neoverse": lambda _: cpu("neoverse_v1_torch.json")}
 
 
